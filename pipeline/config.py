@@ -1,0 +1,129 @@
+"""Typed schemas of what Hydra composes. Stage kinds extend `StageConfig` in their own heads.
+
+Defaults live here; YAML holds choices that differ. A field marked `not_in_fingerprint` decides where and how fast
+a stage runs, never what comes out of it, so changing it reuses what is in the store.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import II, MISSING
+
+from pipeline.artifacts import Fault
+
+
+def not_in_fingerprint(default: Any = dataclasses.MISSING, *, factory: Any = None) -> Any:
+    """A dataclass field that is recorded in the manifest but must not change the result."""
+    metadata = {"fingerprint": False}
+    if factory is not None:
+        return field(default_factory=factory, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass
+class EngineConfig:
+    """How parameters are trained: one process (`torch`) or DeepSpeed ZeRO (`deepspeed`)."""
+
+    kind: str = "torch"  # torch | deepspeed
+    zero_stage: int = 0  # 0-3; DeepSpeed only (arXiv:1910.02054)
+    offload: bool = False  # optimizer and parameters to CPU memory; ZeRO-3
+    gradient_checkpointing: bool = False  # recompute activations in the backward pass: less memory, a third more work
+
+
+@dataclass
+class LauncherConfig:
+    """Where stages run: worker processes of this machine (`local`), this process (`inline`), or a cluster."""
+
+    kind: str = "local"  # local | inline | torchrun | deepspeed | slurm
+    num_ranks: int = 1  # ranks of every stage that does not say otherwise
+    parallel_stages: int = 0  # independent stages side by side; 0: as many as cores or devices allow, at most 2
+    threads: int = 0  # CPU threads a rank; 0: cores // (ranks x what runs beside it)
+    hosts: list[str] = field(default_factory=list)  # torchrun: one per machine; deepspeed: the hostfile's machines
+    hostfile: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)  # slurm: partition, time, account, ...
+
+
+@dataclass
+class TrackerConfig:
+    """Where metrics go beside metrics.jsonl, which is always written."""
+
+    kind: str = "none"  # none | wandb
+    project: str = "posttrain"
+    entity: str | None = None
+    mode: str | None = None  # wandb: online | offline; None: online where a key is found, else offline
+
+
+@dataclass
+class GateConfig:
+    """A condition on a stage's result; the run stops (or warns) where it does not hold. Off while min is None."""
+
+    metric: str = "reasoning/pass@1"
+    min: float | None = None
+    max_drop: float | None = None
+    on_fail: str = "stop"  # stop | warn
+
+
+@dataclass
+class StageConfig:
+    """What every stage has. `inputs` wires ports to sources: `stage.port`, `hub:org/name@rev`, `path:dir`."""
+
+    kind: str = MISSING
+    inputs: dict[str, str] = field(default_factory=dict)
+    seed: int = II("seed")
+    engine: EngineConfig = not_in_fingerprint(factory=EngineConfig)
+    num_ranks: int | None = not_in_fingerprint(None)  # None: launcher.num_ranks
+    gate: GateConfig = not_in_fingerprint(factory=GateConfig)
+    evaluate: bool = not_in_fingerprint(True)  # evaluate the model that this stage makes
+    save_every_steps: int = not_in_fingerprint(50)  # checkpoints for resuming; the last two are kept
+
+    def faults(self) -> list[Fault]:
+        """Range and cross-field checks of this config alone; keys are relative to the stage."""
+        return []
+
+
+@dataclass
+class EvaluationConfig:
+    """The derived step after every model: pass@k on held-out problems. Changing it retrains nothing."""
+
+    enabled: bool = True
+    problems: str = "problems.problems"  # the dataset:problems port that holds the held-out splits
+    split: str = "test"  # test | dev
+    suites: list[str] = field(default_factory=lambda: ["reasoning", "general"])
+    max_problems: int = 500  # a suite
+    samples: int = 8  # responses a problem: pass@1 is their mean, pass@k unbiased
+    ks: list[int] = field(default_factory=lambda: [1, 8])
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_response_tokens: int = 128
+    seed: int = 0  # of sampling; the same for every run, so that models are compared on the same noise
+
+
+@dataclass
+class RunConfig:
+    """The whole configuration of one run (`conf/config.yaml`)."""
+
+    name: str = MISSING
+    seed: int = 0
+    output_dir: str = "outputs"
+    dry_run: bool = False
+    until: str | None = None
+    from_stage: str | None = None
+    force: list[str] = field(default_factory=list)
+    reuse: str = "default"  # default | strict: recompute where a kind's code changed under an unchanged version
+    allow_inert: bool = False
+    G: int = 8
+    beta: float = 0.001
+    epsilon: float = 0.2
+    stages: dict[str, StageConfig] = field(default_factory=dict)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    launcher: LauncherConfig = field(default_factory=LauncherConfig)
+    tracker: TrackerConfig = field(default_factory=TrackerConfig)
+    scale: dict[str, Any] = field(default_factory=dict)  # numbers by role; stage entries read ${scale.ROLE.FIELD}
+    model: dict[str, Any] = field(default_factory=dict)
+    student: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    general_data: dict[str, Any] = field(default_factory=dict)

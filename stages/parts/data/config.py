@@ -1,0 +1,31 @@
+"""Where problems and demonstrations come from, as configuration. Importable without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING
+
+
+@dataclass
+class DataConfig:
+    """One source of problems: embedded tasks (reasoning-gym), a local file, or the hub."""
+
+    source: str = MISSING  # reasoning_gym | general | jsonl | hub
+    seed: int = 0  # of the problems and their splits, apart from the run's seed, so that seeds share a test set
+    # reasoning_gym, general
+    families: list[str] = field(default_factory=list)  # task families, mixed evenly
+    difficulty: int = 1  # the dial: longer chains, larger numbers
+    # jsonl, hub
+    path: str | None = None  # a .jsonl or .parquet file
+    name: str | None = None  # hub: org/name
+    revision: str | None = None  # hub: a commit
+    subset: str | None = None  # hub: configuration name ("main" of openai/gsm8k)
+    split: str = "train"  # hub: split to read
+    columns: dict[str, str] = field(default_factory=dict)  # ours -> theirs: prompt, answer, solution, messages, ...
+    verifier: str = "math"  # row of VERIFIERS for rows that do not name one
+    # sizes
+    train_problems: int = 4096
+    dev_problems: int = 200
+    test_problems: int = 500
+    demonstrations: int = 512  # worked solutions for a cold start, from training problems
