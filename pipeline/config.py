@@ -23,6 +23,12 @@ def not_in_fingerprint(default: Any = dataclasses.MISSING, *, factory: Any = Non
     return field(default=default, metadata=metadata)
 
 
+def local_path() -> Any:
+    """A field that names a local file or folder: it counts by its content in fingerprints, and must be readable.
+    A value that is no path here (a hub name) counts as it is written."""
+    return field(default=None, metadata={"content": True})
+
+
 @dataclass
 class EngineConfig:
     """How parameters are trained: one process (`torch`) or DeepSpeed ZeRO (`deepspeed`)."""
@@ -71,7 +77,7 @@ class StageConfig:
     """What every stage has. `inputs` wires ports to sources: `stage.port`, `hub:org/name@rev`, `path:dir`."""
 
     kind: str = MISSING
-    inputs: dict[str, str] = field(default_factory=dict)
+    inputs: dict[str, str | None] = field(default_factory=dict)  # port -> source; null: an optional port left open
     seed: int = II("seed")
     engine: EngineConfig = not_in_fingerprint(factory=EngineConfig)
     num_ranks: int | None = not_in_fingerprint(None)  # None: launcher.num_ranks
@@ -105,7 +111,8 @@ class EvaluationConfig:
 class RunConfig:
     """The whole configuration of one run (`conf/config.yaml`)."""
 
-    name: str = MISSING
+    name: str = ""  # of the run's folder; empty: <pipeline> or <pipeline>-<experiment>
+    pipeline: str = ""  # name of the recipe; set from the choice, never by hand
     seed: int = 0
     output_dir: str = "outputs"
     dry_run: bool = False
@@ -123,7 +130,8 @@ class RunConfig:
     launcher: LauncherConfig = field(default_factory=LauncherConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
     scale: dict[str, Any] = field(default_factory=dict)  # numbers by role; stage entries read ${scale.ROLE.FIELD}
-    model: dict[str, Any] = field(default_factory=dict)
-    student: dict[str, Any] = field(default_factory=dict)
-    data: dict[str, Any] = field(default_factory=dict)
-    general_data: dict[str, Any] = field(default_factory=dict)
+    # One choice for all stages; typed by the heads that read them (pipeline/compose.py), which say ${model}, ${data}.
+    model: Any = None
+    student: Any = None
+    data: Any = None
+    general_data: Any = None

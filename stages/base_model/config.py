@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import MISSING
+from omegaconf import II, MISSING
 
 from pipeline.artifacts import Outline, Port
+from pipeline.config import local_path
 from stages.parts.policy.config import TrainedStageConfig
 
 RECIPE_VERSION = 1
@@ -31,7 +32,7 @@ class ModelConfig:
     intermediate_size: int = 384
     context_length: int = 512
     # pretrained
-    name_or_path: str | None = None
+    name_or_path: str | None = local_path()
     revision: str | None = None
     trust_remote_code: bool = False
     facts: dict[str, Any] = field(default_factory=dict)  # parameters, layers, vocab_size, ...: what a plan needs offline
@@ -40,7 +41,7 @@ class ModelConfig:
 @dataclass
 class BaseModelConfig(TrainedStageConfig):
     kind: str = "base_model"
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: ModelConfig = II("model")
     documents_per_step: int = 64
     families: list[str] = field(default_factory=list)  # of the generated text; empty: those of the problems
     reasoned_fraction: float = 0.3  # documents that reason step by step; the rest answer at once

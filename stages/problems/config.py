@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import II
@@ -25,8 +25,8 @@ class ProblemsConfig(StageConfig):
     kind: str = "problems"
     seed: int = II("data.seed")
     evaluate: bool = False
-    reasoning: DataConfig = field(default_factory=DataConfig)  # suite "reasoning"
-    general: DataConfig = field(default_factory=DataConfig)  # suite "general"
+    reasoning: DataConfig = II("data")  # suite "reasoning"
+    general: DataConfig = II("general_data")  # suite "general"
 
 
 def outline(cfg: ProblemsConfig, inputs: dict[str, dict[str, Any]]) -> Outline:

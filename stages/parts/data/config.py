@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
+from pipeline.config import local_path
+
 
 @dataclass
 class DataConfig:
@@ -17,7 +19,7 @@ class DataConfig:
     families: list[str] = field(default_factory=list)  # task families, mixed evenly
     difficulty: int = 1  # the dial: longer chains, larger numbers
     # jsonl, hub
-    path: str | None = None  # a .jsonl or .parquet file
+    path: str | None = local_path()  # a .jsonl or .parquet file
     name: str | None = None  # hub: org/name
     revision: str | None = None  # hub: a commit
     subset: str | None = None  # hub: configuration name ("main" of openai/gsm8k)
