@@ -1,0 +1,192 @@
+"""Refusals: one short line a fault, `key: what is wrong -> what to write`, never a traceback.
+
+Hydra and OmegaConf stop at their own first fault and explain it in their own terms; `reword` turns that into one of
+ours, with the nearest name that exists.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError, MissingMandatoryValue
+
+from pipeline.artifacts import Fault
+
+# What articles and other frameworks call our knobs.
+SYNONYMS = {
+    "num_generations": "G",
+    "group_size": "G",
+    "kl_coef": "beta",
+    "kl_coeff": "beta",
+    "kl_loss_coef": "beta",
+    "clip_range": "epsilon",
+    "cliprange": "epsilon",
+    "clip_ratio": "epsilon",
+    "clip_ratio_high": "epsilon_high",
+    "clip_eps": "epsilon",
+    "max_new_tokens": "max_response_tokens",
+    "max_completion_length": "max_response_tokens",
+    "lr": "learning_rate",
+    "max_steps": "steps",
+    "batch_size": "prompts_per_step",
+    "train_batch_size": "prompts_per_step",
+    "micro_batch_size": "tokens_per_microbatch",
+    "run_name": "name",
+}
+
+
+class Refused(Exception):
+    """The command cannot be right. Nothing was run."""
+
+    def __init__(self, faults: list[Fault]):
+        self.faults = faults
+        super().__init__("\n".join(line(fault) for fault in faults))
+
+
+def line(fault: Fault) -> str:
+    return f"{fault.key}: {fault.problem} -> {fault.remedy}"
+
+
+def nearest(word: str, options: Iterable[str]) -> str | None:
+    """The option that was probably meant, if one is near."""
+    known = sorted(set(options))
+    return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=0.5)), None)
+
+
+def suggest(word: str, options: Iterable[str]) -> str:
+    """A remedy for a name that does not exist."""
+    known = sorted(set(options))
+    close = nearest(word, known)
+    others = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+    return f"write {close} (there are: {others})" if close else f"write one of: {others}"
+
+
+def reword(error: Exception, overrides: list[str]) -> Fault:
+    """Hydra's or OmegaConf's first fault in our words."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        return _missing_choice(error, overrides)
+    if isinstance(error, OverrideParseException):
+        problem = "cannot be read"
+        return Fault(error.override or "override", problem, "write KEY=VALUE; quote what has spaces, commas or brackets")
+    if isinstance(error, HydraException):
+        return _composition(error, overrides)
+    key = getattr(error, "full_key", None) or "config"
+    if isinstance(error, MissingMandatoryValue) or "missing mandatory value" in str(error).lower():
+        return _missing_value(error, key)
+    if isinstance(error, InterpolationKeyError | InterpolationResolutionError):
+        return Fault(key, _first_line(error), "give the key that it refers to a value")
+    return Fault(key, _first_line(error), "write a value of that type")
+
+
+def _missing_choice(error: MissingConfigException, overrides: list[str]) -> Fault:
+    group, _, name = str(error.missing_cfg_file).rpartition("/")
+    options = [option for option in (error.options or []) if not option.endswith("_schema")]
+    key = next((item.split("=")[0] for item in overrides if item.endswith(f"={name}")), group or name)
+    return Fault(key.lstrip("+"), f"there is no {group or 'file'} '{name}'", suggest(name, options))
+
+
+def _missing_value(error: Exception, key: str) -> Fault:
+    if (match := re.search(r"type `(\w+)` has missing mandatory value: (\w+)", str(error))) and match[2] == "kind":
+        return Fault(key, "this stage has settings but is no stage of the pipeline", "leave it out, or name another")
+    name = match[2] if match else key.rsplit(".", 1)[-1]
+    full = key if key.endswith(name) else f"{key}.{name}".removeprefix("config.")
+    return Fault(full, "has no value", f"write {full}=...")
+
+
+def _composition(error: HydraException, overrides: list[str]) -> Fault:
+    text = str(error)
+    if match := re.search(r"Ambiguous value for argument '([^']+)'", text):
+        key, _, values = match[1].partition("=")
+        return Fault(key, f"has several values: {values}", f"add -m to sweep over them, or write {key}=[{values}]")
+    if match := re.search(r"Could not override '([^']+)'", text):
+        return _unknown_key(match[1], overrides)
+    if match := re.search(r"Could not delete from config. '([^']+)' does not exist", text):
+        return _unknown_key(match[1], overrides)
+    if match := re.search(r"Error merging override (\S+)", text):
+        key, _, value = match[1].partition("=")
+        cause = _first_line(error.__cause__) if error.__cause__ else _first_line(error)
+        if "not in struct" in cause or re.search(r"Key '\S+' not in", cause):
+            return _unknown_key(key, overrides)
+        return Fault(key, _wrong_type(cause, value), "write a value of that type")
+    if match := re.search(r"Could not append to config. An item is already at '([^']+)'", text):
+        return Fault(match[1], "is there already", f"leave the + out: {match[1]}=...")
+    if match := re.search(r"Override (\S+?)=\S* looks like a config group", text):
+        return _unknown_key(match[1], overrides)
+    return Fault("config", _first_line(error), "see python run.py --help")
+
+
+def _wrong_type(cause: str, value: str) -> str:
+    names = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
+    if match := re.search(r"could not be converted to (\w+)", cause):
+        return f"'{value}' is not {names.get(match[1], match[1])}"
+    return cause
+
+
+def _unknown_key(key: str, overrides: list[str]) -> Fault:
+    """A key or group that does not exist, with the nearest that does."""
+    if "@" in key:
+        group, _, package = key.partition("@")
+        return Fault(key, "matches no group of this recipe", _group_remedy(group, package, overrides))
+    known = _known_keys(overrides)
+    parts = key.split(".")
+    depth = next(i for i in range(len(parts)) if not _exists(known, parts[: i + 1]))
+    parent = OmegaConf.select(known, ".".join(parts[:depth])) if depth else known
+    children = [str(child) for child in parent] if isinstance(parent, DictConfig) else []
+    wrong, prefix = parts[depth], ".".join([*parts[:depth], ""])
+    if wrong in SYNONYMS:
+        return Fault(key, f"'{wrong}' is unknown", f"here it is called {SYNONYMS[wrong]}: {_where(SYNONYMS[wrong], prefix, known)}")
+    what = "stage" if prefix == "stages." else "key"
+    close = nearest(wrong, children)
+    rest = ".".join(parts[depth + 1 :])
+    if close:
+        return Fault(key, f"there is no {what} '{wrong}'", f"write {prefix}{close}{'.' + rest if rest else ''}")
+    return Fault(key, f"there is no {what} '{wrong}'", suggest(wrong, children) if children else "see python run.py --help")
+
+
+def _where(ours: str, prefix: str, known: DictConfig) -> str:
+    """How to write our name for a synonym that stood at `prefix`."""
+    for candidate in (f"{prefix}{ours}", f"{prefix}algorithm.{ours}", ours):
+        if _exists(known, candidate.split(".")):
+            return f"{candidate}=..."
+    return f"stages.NAME.{ours}=..."
+
+
+def _group_remedy(group: str, package: str, overrides: list[str]) -> str:
+    stages = _known_keys(overrides).stages
+    parts = package.split(".")
+    if len(parts) > 1 and parts[0] == "stages" and parts[1] not in stages:
+        close = nearest(parts[1], [str(name) for name in stages])
+        return f"write {group}@stages.{close or 'NAME'}.{group}=..."
+    return f"write {group}@stages.NAME.{group}=..., for a stage that has one"
+
+
+def _exists(known: DictConfig, parts: list[str]) -> bool:
+    node: object = known
+    for part in parts:
+        if not isinstance(node, DictConfig) or part not in node.keys():
+            return False
+        node = node._get_node(part)
+        if isinstance(node, DictConfig) and node._is_interpolation():
+            node = node._maybe_dereference_node()
+    return True
+
+
+def _known_keys(overrides: list[str]) -> DictConfig:
+    """The configuration without the faulty overrides: the pipeline that was asked for, or the default one."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    from pipeline.compose import CONF
+
+    state = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    pipelines = [item for item in overrides if re.fullmatch(r"pipeline=\w+", item)]
+    chosen = [item for item in pipelines if (CONF / "pipeline" / f"{item.partition('=')[2]}.yaml").exists()]
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF), job_name="run"):
+        known = compose("config", overrides=chosen)
+    GlobalHydra.instance().hydra = state
+    return known
