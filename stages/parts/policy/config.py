@@ -56,11 +56,19 @@ class TrainedStageConfig(StageConfig):
     def faults(self) -> list[Fault]:
         faults = super().faults()
         if self.steps < 1:
-            faults.append(Fault("steps", f"is {self.steps}: nothing would be trained", "write at least 1, or leave the stage out: ~stages.NAME"))
+            faults.append(
+                Fault(
+                    "steps",
+                    f"is {self.steps}: nothing would be trained",
+                    "write at least 1, or leave the stage out: ~stages.NAME",
+                )
+            )
         if self.learning_rate <= 0:
             faults.append(Fault("learning_rate", f"is {self.learning_rate}", "write a positive rate, 1e-6"))
         if self.tokens_per_microbatch < 1:
-            faults.append(Fault("tokens_per_microbatch", f"is {self.tokens_per_microbatch}", "write a positive number, 16384"))
+            faults.append(
+                Fault("tokens_per_microbatch", f"is {self.tokens_per_microbatch}", "write a positive number, 16384")
+            )
         for fault in self.optimizer.faults():
             faults.append(Fault(f"optimizer.{fault.key}", fault.problem, fault.remedy))
         return faults

@@ -1,0 +1,71 @@
+"""What a model folder says about itself, read from its JSON files and safetensors headers alone (no torch).
+
+These are the facts that stages must agree on. The tokenizer's hash leaves out padding and truncation: they are a
+state that a call leaves behind in tokenizer.json, not a property of the tokenizer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}
+
+
+def model_facts(folder: Path) -> dict[str, Any]:
+    """MODEL_FACTS of a folder that save_pretrained wrote; what the folder does not say is left out."""
+    facts: dict[str, Any] = {"adapter": (folder / "adapter_config.json").exists()}
+    config = _json(folder / "config.json")
+    if config:
+        text = config.get("text_config") or config
+        facts["vocab_size"] = text["vocab_size"]
+        if "max_position_embeddings" in text:
+            facts["context_length"] = text["max_position_embeddings"]
+    facts |= tokenizer_facts(folder)
+    end = _json(folder / "generation_config.json").get("eos_token_id", config.get("eos_token_id"))
+    if end is not None:
+        facts["end_tokens"] = sorted(set(end)) if isinstance(end, list) else [end]
+    tensors = tensor_headers(folder)
+    if tensors and not facts["adapter"]:
+        facts["parameters"] = sum(math.prod(tensor["shape"]) for tensor in tensors.values())
+        widest = max(tensors.values(), key=lambda tensor: math.prod(tensor["shape"]))
+        facts["dtype"] = DTYPES.get(widest["dtype"], widest["dtype"].lower())
+    return facts
+
+
+def tokenizer_facts(folder: Path) -> dict[str, str]:
+    """tokenizer_hash and template_hash of a folder."""
+    facts = {}
+    tokenizer = _json(folder / "tokenizer.json")
+    if tokenizer:
+        tokenizer.pop("padding", None)
+        tokenizer.pop("truncation", None)
+        facts["tokenizer_hash"] = digest(json.dumps(tokenizer, sort_keys=True))
+    template = folder / "chat_template.jinja"
+    text = template.read_text() if template.exists() else _json(folder / "tokenizer_config.json").get("chat_template")
+    if isinstance(text, str):
+        facts["template_hash"] = digest(text)
+    return facts
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def tensor_headers(folder: Path) -> dict[str, dict[str, Any]]:
+    """name -> {dtype, shape} over all safetensors files of the folder: eight bytes of length, then JSON."""
+    headers: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size))
+        header.pop("__metadata__", None)
+        headers |= header
+    return headers
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}

@@ -1,0 +1,59 @@
+"""A frozen model that scores: the reference of a KL, or a teacher.
+
+Always loaded from its own folder (the stage's input checkpoint): a reference that is "the policy with its adapter off"
+is the wrong model as soon as an earlier stage trained an adapter (trl#3194).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pipeline.tracking import Context
+from stages.parts.policy.batch import TokenBatch
+from stages.parts.policy.config import TrainedStageConfig
+from stages.parts.policy.model import Policy, load_policy
+from stages.parts.policy.scoring import Scorer, TokenStats
+
+
+class Reference(Protocol):
+    """Scores, never trains. All ranks call together."""
+
+    policy: Policy
+
+    def logps(self, batch: TokenBatch, temperature: float = 1.0) -> TokenStats: ...
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Become the model with these weights (reference reset of iterative GRPO); HF names, whole tensors."""
+
+
+class TorchReference:
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.policy.model.requires_grad_(False)
+        self.scorer = Scorer(policy.model)
+
+    @torch.no_grad()
+    def logps(self, batch: TokenBatch, temperature: float = 1.0) -> TokenStats:
+        return TokenStats(*self.scorer(batch, temperature, False))
+
+    @torch.no_grad()
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        own = self.policy.model.state_dict()
+        if set(own) != set(state):
+            raise ValueError(f"another model's weights: {sorted(set(own) ^ set(state))[:3]}")
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
+
+
+def load_reference(path: Path, cfg: TrainedStageConfig, context: Context, trust_remote_code: bool = False) -> Reference:
+    """The model in `path`, partitioned over the ranks under ZeRO-3, whole on each rank otherwise."""
+    policy = load_policy(path, cfg.dtype, trust_remote_code)
+    if cfg.engine.kind == "deepspeed" and cfg.engine.zero_stage == 3:
+        from stages.parts.policy.deepspeed_engine import PartitionedReference
+
+        return PartitionedReference(policy, cfg)
+    return TorchReference(policy)

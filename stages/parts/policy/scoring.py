@@ -1,0 +1,126 @@
+"""Log-probabilities of given tokens: one forward pass, and the head only where a token matters.
+
+Differs from the textbook in three places: positions whose mask is 0 never reach the head (prompts are most of a
+batch); the softmax is in float32 whatever the model computes in; and with a large vocabulary at most LOGITS_AT_ONCE
+logits exist at a time, recomputed in the backward pass (4 x 1,024 tokens x 151,936 would be 2.5 GB, three times).
+N: positions that are scored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from stages.parts.policy.batch import TokenBatch
+
+LOGITS_AT_ONCE = 2**25  # elements: 128 MiB of float32
+
+
+@dataclass
+class TokenStats:
+    """Token-aligned: logps_BT[b, t] = log p(token t | the tokens before it in its sequence); 0 where mask_BT is 0."""
+
+    logps_BT: Tensor
+    entropy_BT: Tensor | None  # nats, of the distribution that token t was drawn from
+
+
+class Scorer(torch.nn.Module):
+    """The model behind one `forward` that does everything a training step needs, so that hooks of data-parallel engines
+    (ZeRO-3 gathers parameters in them) see one ordinary module."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        # Kept out of the module tree: the same modules must not be registered twice.
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._parts = (base.get_decoder(), base.get_output_embeddings())
+        self.splits = _head_is_last(model, *self._parts)
+
+    def forward(
+        self, batch: TokenBatch, temperature: float, entropy: bool, logits_at_once: int = LOGITS_AT_ONCE
+    ) -> tuple[Tensor, Tensor | None]:
+        # Flat index into [B, T-1]: the predicting column stands one before the predicted token.
+        where_N = batch.mask_BT[:, 1:].reshape(-1).nonzero().squeeze(1)
+        nothing = where_N.numel() == 0
+        if nothing:  # still one prediction, of weight 0: the collectives of the other ranks expect this rank
+            where_N = torch.zeros(1, dtype=torch.long, device=batch.mask_BT.device)
+        targets_N = batch.input_ids_BT[:, 1:].reshape(-1)[where_N]
+        logps_N, entropy_N = self._score(batch, where_N, targets_N, temperature, entropy, logits_at_once)
+        if nothing:
+            logps_N = logps_N * 0.0
+            entropy_N = entropy_N * 0.0 if entropy_N is not None else None
+        # Tensors, not a dataclass: ZeRO-3 looks for them in what a module returns.
+        return _put(logps_N, where_N, batch.mask_BT), (
+            _put(entropy_N, where_N, batch.mask_BT) if entropy_N is not None else None
+        )
+
+    def _score(
+        self, batch: TokenBatch, where_N: Tensor, targets_N: Tensor, temperature: float, entropy: bool, at_once: int
+    ) -> tuple[Tensor, Tensor | None]:
+        decoder, head = self._parts
+        inputs = {"input_ids": batch.input_ids_BT, "use_cache": False}
+        if batch.packed:  # restarting positions are how transformers knows packed rows; it keeps their attention apart
+            inputs["position_ids"] = batch.position_ids_BT
+        if not self.splits:
+            logits_NV = _select(self.model(**inputs).logits, where_N)
+            return logps_of_logits(logits_NV, targets_N, temperature, entropy)
+        hidden_NH = _select(decoder(**inputs).last_hidden_state, where_N)
+
+        def score(hidden_CH: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor | None]:
+            return logps_of_logits(head(hidden_CH), targets_C, temperature, entropy)
+
+        rows = max(1, at_once // _vocabulary(self.model))
+        if where_N.numel() <= rows:
+            return score(hidden_NH, targets_N)
+        # Reentrant: its backward runs the head's forward hooks again, which ZeRO-3 needs to gather the weight.
+        parts = [
+            checkpoint(score, hidden_CH, targets_C, use_reentrant=True)
+            for hidden_CH, targets_C in zip(hidden_NH.split(rows), targets_N.split(rows), strict=True)
+        ]
+        logps_N = torch.cat([logps for logps, _ in parts])
+        return logps_N, torch.cat([part for _, part in parts]) if entropy else None
+
+
+def logps_of_logits(
+    logits_NV: Tensor, targets_N: Tensor, temperature: float, entropy: bool
+) -> tuple[Tensor, Tensor | None]:
+    """log softmax(logits / temperature) at the targets, and the entropy, both in float32."""
+    logits_NV = logits_NV.float()
+    if temperature != 1.0:
+        logits_NV = logits_NV / temperature
+    if not entropy:
+        return -F.cross_entropy(logits_NV, targets_N, reduction="none"), None
+    all_logps_NV = F.log_softmax(logits_NV, dim=-1)
+    entropy_N = -(all_logps_NV.exp() * all_logps_NV).sum(-1)
+    return all_logps_NV.gather(1, targets_N[:, None]).squeeze(1), entropy_N
+
+
+def _select(values_BTX: Tensor, where_N: Tensor) -> Tensor:
+    """The predicting columns; column T-1 predicts nothing in the batch and is left out."""
+    return values_BTX[:, :-1].reshape(-1, values_BTX.shape[-1])[where_N]
+
+
+def _put(values_N: Tensor, where_N: Tensor, like_BT: Tensor) -> Tensor:
+    """Back to [B, T], moved one column right: from the predicting position to the predicted token."""
+    rows, columns = like_BT.shape
+    flat = torch.zeros(rows * (columns - 1), dtype=values_N.dtype, device=values_N.device)
+    return F.pad(flat.index_put((where_N,), values_N).view(rows, columns - 1), (1, 0))
+
+
+def _vocabulary(model: torch.nn.Module) -> int:
+    return model.config.get_text_config().vocab_size
+
+
+@torch.no_grad()
+def _head_is_last(model: torch.nn.Module, decoder: torch.nn.Module, head: torch.nn.Module) -> bool:
+    """Whether logits are head(decoder(x)) and nothing more. Some architectures scale or cap logits afterwards; those go
+    through their whole forward."""
+    device = head.weight.device
+    probe = torch.arange(4, device=device)[None] % _vocabulary(model)
+    whole = model(input_ids=probe, use_cache=False).logits
+    split = head(decoder(input_ids=probe, use_cache=False).last_hidden_state)
+    return whole.shape == split.shape and torch.allclose(whole.float(), split.float(), rtol=1e-3, atol=1e-4)
