@@ -1,0 +1,147 @@
+"""Sampling responses with the policy's own weights, in this process.
+
+Differs from `model.generate`: a group's prompt runs once and its keys and values are copied to the group's rows; a
+row that has ended leaves at once, and a waiting request takes its place in the middle of the others' decoding; the
+noise of a token is a function of what it belongs to (sampling.py), so batches may be cut any way.
+
+R rows, U unique prompts, Q tokens of a prompt.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from pipeline.artifacts import StageFailed
+from stages.parts.rollouts.batch import Batch
+from stages.parts.rollouts.config import SamplingConfig
+from stages.parts.rollouts.decoders import Decoder, fitting_decoder
+from stages.parts.rollouts.sampling import noise_seeds
+from stages.parts.rollouts.types import Request, Rollout
+
+if TYPE_CHECKING:
+    from stages.parts.policy.model import Policy
+
+PREFILL_TOKENS = 16384  # of one prefill, padding included
+
+
+class RolloutEngine(Protocol):
+    """Something that samples responses and can be given new weights."""
+
+    def generate(
+        self, requests: list[Request], sampling: SamplingConfig, noise_key: tuple[int, str, int]
+    ) -> list[Rollout]:
+        """One rollout a request, in the order of the requests. noise_key is (seed, stage name, step)."""
+        ...
+
+    def load_weights(self, state: dict[str, Tensor]) -> None:
+        """Take over full (unsharded) weights under their transformers names."""
+        ...
+
+
+@dataclass
+class TransformersEngine:
+    """`RolloutEngine` over a transformers model."""
+
+    policy: Policy
+    max_rows: int
+    max_tokens: int | None  # rows x (prompt + response limit) at once; None: what half of the free memory holds
+    decoder: Decoder = field(init=False)
+
+    def __post_init__(self) -> None:
+        with _evaluating(self.policy.model):
+            self.decoder = fitting_decoder(self.policy.model)
+
+    def generate(
+        self, requests: list[Request], sampling: SamplingConfig, noise_key: tuple[int, str, int]
+    ) -> list[Rollout]:
+        if not requests:
+            return []
+        columns = self._columns(requests, sampling)
+        rows = max(1, min(self.max_rows, len(requests), self._token_budget() // columns))
+        seeds = noise_seeds(noise_key, [(request.problem_id, request.sample_index) for request in requests])
+        # Longest prompts first: rows of like length decode side by side, and equal prompts stay together.
+        waiting = sorted(range(len(requests)), key=lambda index: len(requests[index].prompt_ids))
+        finished: dict[int, Rollout] = {}
+        with torch.inference_mode(), _evaluating(self.policy.model):
+            batch = Batch(self.policy, self.decoder, sampling, rows, columns)
+            while waiting or batch.alive:
+                if waiting and batch.free >= (1 if not batch.alive else max(1, rows // 8)):
+                    count = _fitting(requests, waiting, batch.free)
+                    admitted = [waiting.pop() for _ in range(count)]
+                    prompts = [requests[index].prompt_ids for index in admitted]
+                    ended = batch.admit(admitted, prompts, [seeds[index] for index in admitted])
+                else:
+                    batch.compact()
+                    ended = batch.decode()
+                for index, ids, logps, truncated in ended:
+                    request = requests[index]
+                    finished[index] = Rollout(
+                        request.problem_id, request.sample_index, request.prompt_ids, ids, logps, truncated
+                    )
+        return [finished[index] for index in range(len(requests))]
+
+    def load_weights(self, state: dict[str, Tensor]) -> None:
+        """Copy weights into the engine's model; a tensor that is the model's own (same memory) costs nothing."""
+        own = self.policy.model.state_dict()
+        missing = sorted(own.keys() - state.keys() - set(self.policy.model.all_tied_weights_keys))
+        if missing:
+            raise StageFailed(f"the weights for the sampler lack {len(missing)} tensors, first {missing[0]}")
+        with torch.no_grad():
+            for name, tensor in own.items():
+                if name in state and state[name].data_ptr() != tensor.data_ptr():
+                    tensor.copy_(state[name])
+
+    def _columns(self, requests: list[Request], sampling: SamplingConfig) -> int:
+        longest = max(len(request.prompt_ids) for request in requests)
+        columns = longest + sampling.max_response_tokens
+        limit = getattr(self.policy.model.config.get_text_config(), "max_position_embeddings", None)
+        if min(len(request.prompt_ids) for request in requests) == 0:
+            raise StageFailed("a prompt has no tokens: nothing to go on from")
+        if limit is not None and columns > limit:
+            raise StageFailed(
+                f"a prompt of {longest} tokens and {sampling.max_response_tokens} of response do not fit the model's "
+                f"context of {limit}: lower max_response_tokens to {limit - longest} or leave long prompts out"
+            )
+        return columns
+
+    def _token_budget(self) -> int:
+        if self.max_tokens is not None:
+            return self.max_tokens
+        token_bytes = self.decoder.token_bytes()
+        if self.policy.device.type == "cuda":
+            return int(torch.cuda.mem_get_info(self.policy.device)[0] // 2 // token_bytes)
+        return int(2**31 // token_bytes)  # a CPU: 2 GiB
+
+
+def transformers_engine(policy: Policy, max_rows: int = 512, max_tokens: int | None = None) -> TransformersEngine:
+    """An engine that reads policy.model live: a trainer that updates the same object has nothing to sync."""
+    return TransformersEngine(policy, max_rows, max_tokens)
+
+
+def _fitting(requests: list[Request], waiting: list[int], free: int) -> int:
+    """How many of the last `waiting` requests one prefill takes: free rows, and padded tokens of unique prompts."""
+    unique: set[tuple[int, ...]] = set()
+    longest = 0
+    for count, index in enumerate(reversed(waiting)):
+        prompt = requests[index].prompt_ids
+        unique.add(tuple(prompt))
+        longest = max(longest, len(prompt))
+        if count == free or (count > 0 and longest * len(unique) > PREFILL_TOKENS):
+            return count
+    return len(waiting)
+
+
+@contextmanager
+def _evaluating(model: torch.nn.Module):
+    """Dropout off, and on again where a trainer had it on."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
