@@ -1,0 +1,63 @@
+"""Gates: a condition on a stage's result that its readers wait for (gate.metric, gate.min, gate.max_drop).
+
+The metric is looked up in the stage's evaluation first, then in its own metrics. `max_drop` compares with the
+evaluation of the model that the stage started from.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.plan_types import Plan, PlannedStage
+
+Metrics = dict[str, dict[str, Any]]  # stage -> its final metrics, for the stages that have ended
+
+
+def has_gate(stage: PlannedStage) -> bool:
+    return stage.cfg.gate.min is not None or stage.cfg.gate.max_drop is not None
+
+
+def pending(plan: Plan, sources: list[str], judged: dict[str, str | None]) -> bool:
+    """Whether a reader of `sources` must still wait for a gate (one that stops has failed the run already)."""
+    return any(has_gate(plan.stage(name)) and name not in judged for name in sources)
+
+
+def can_judge(plan: Plan, stage: PlannedStage, metrics: Metrics) -> bool:
+    return has_gate(stage) and all(name in metrics for name in _needed(plan, stage))
+
+
+def judge(plan: Plan, stage: PlannedStage, metrics: Metrics) -> str | None:
+    """What does not hold, in words; None where the gate lets pass."""
+    gate = stage.cfg.gate
+    value = _value(plan, stage.name, gate.metric, metrics)
+    if value is None:
+        return f"there is no metric {gate.metric}"
+    if gate.min is not None and value < gate.min:
+        return f"{gate.metric} is {value:.4g}, below gate.min={gate.min:.4g}"
+    before = _start(stage)
+    if gate.max_drop is None or before is None:
+        return None
+    earlier = _value(plan, before, gate.metric, metrics)
+    if earlier is not None and earlier - value > gate.max_drop:
+        return f"{gate.metric} fell from {earlier:.4g} to {value:.4g}, by more than gate.max_drop={gate.max_drop:.4g}"
+    return None
+
+
+def _start(stage: PlannedStage) -> str | None:
+    """The stage whose model this one started from."""
+    models = [source.stage for source in stage.inputs.values() if source.kind == "model"]
+    return models[0] if models else None
+
+
+def _needed(plan: Plan, stage: PlannedStage) -> list[str]:
+    before = _start(stage) if stage.cfg.gate.max_drop is not None else None
+    stages = [stage.name] + ([before] if before is not None else [])
+    return stages + [one.name for one in plan.stages if one.evaluates in stages and one.wanted]
+
+
+def _value(plan: Plan, name: str, metric: str, metrics: Metrics) -> float | None:
+    merged = dict(metrics.get(name, {}))
+    for stage in plan.stages:
+        if stage.evaluates == name:
+            merged |= metrics.get(stage.name, {})
+    return merged.get(metric)

@@ -1,0 +1,162 @@
+"""Launchers: how the ranks of one stage come to life, and how their end is told.
+
+`local` forks them on this machine, `inline` runs the single rank in this process for debuggers; the ones for several
+machines are in launch_cluster.py. When a rank dies the others cannot go on (they would wait in a collective for ever),
+so they are killed, and the rank that died first is the one whose traceback is told.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from pipeline.config import LauncherConfig
+from pipeline.forkserver import ForkServer
+from pipeline.job import DISK_FULL, INTERRUPTED
+from pipeline.plan_types import PlannedStage
+from pipeline.worker import Place, run_rank
+
+STRAGGLER_SECONDS = 60.0  # for the other ranks to end, once one was interrupted
+DISK_FULL_MESSAGE = "the disk is full: free some space and run again"
+
+
+@dataclass
+class Stop:
+    """A request to stop, shared by the driver's signal handlers, its threads and the inline rank."""
+
+    event: threading.Event = field(default_factory=threading.Event)
+    number: int = 0  # the signal
+    times: int = 0  # from the second on: at once, without a checkpoint
+
+    def request(self, number: int) -> None:
+        self.number = self.number or number
+        self.times += 1
+        self.event.set()
+
+
+@dataclass
+class Outcome:
+    """How a stage's ranks ended."""
+
+    status: str  # done | failed | interrupted
+    message: str = ""  # one line for people
+    traceback: str = ""  # of the rank that failed first
+    how: str = ""  # of done: ran | resumed | cached
+
+
+class Launcher(Protocol):
+    def run(self, folder: Path, planned: PlannedStage, stop: Stop) -> Outcome:
+        """Run the job in `folder` to its end. Blocks; several stages may do so from threads of their own."""
+
+    def close(self) -> None:
+        """Leave no process behind."""
+
+
+def make_launcher(cfg: LauncherConfig, console: Path, preload: list[str]) -> Launcher:
+    if cfg.kind == "inline":
+        return InlineLauncher()
+    if cfg.kind == "local":
+        return LocalLauncher(console, preload)
+    from pipeline.launch_cluster import ClusterLauncher
+
+    return ClusterLauncher(cfg, console)
+
+
+@dataclass
+class InlineLauncher:
+    """The same function in this process; its output stays on the screen."""
+
+    def run(self, folder: Path, planned: PlannedStage, stop: Stop) -> Outcome:
+        return outcome_of(folder, {0: run_rank(folder, Place(), stop.event)}, first=0)
+
+    def close(self) -> None:
+        pass
+
+
+class LocalLauncher:
+    """`ranks` processes of this machine, forked from a server that starts importing when this is made."""
+
+    def __init__(self, console: Path, preload: list[str]) -> None:
+        self.console = console
+        self.server = ForkServer(preload, console)
+
+    def run(self, folder: Path, planned: PlannedStage, stop: Stop) -> Outcome:
+        inbox: queue.Queue[dict[str, Any]] = queue.Queue()
+        environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        if planned.ranks > 1:
+            (folder / "rendezvous").unlink(missing_ok=True)
+            environment["POSTTRAIN_RENDEZVOUS"] = str((folder / "rendezvous").resolve())
+            environment["GLOO_SOCKET_IFNAME"] = "lo"
+        keys = {f"{folder.name}/{time.monotonic_ns()}/{rank}": rank for rank in range(planned.ranks)}
+        for key, rank in keys.items():
+            request = {
+                "folder": str(folder.resolve()),
+                "console": str(self.console.resolve()),
+                "rank": rank,
+                "world_size": planned.ranks,
+                "environment": environment,
+            }
+            self.server.start(key, inbox, request)
+        return self._follow(folder, keys, inbox, stop)
+
+    def _follow(self, folder: Path, keys: dict[str, int], inbox: queue.Queue[dict[str, Any]], stop: Stop) -> Outcome:
+        statuses: dict[int, int] = {}
+        first, asked, deadline = None, 0, None
+        while len(statuses) < len(keys):
+            alive = [key for key, rank in keys.items() if rank not in statuses]
+            if stop.times > asked:
+                asked = stop.times
+                for key in alive:
+                    self.server.kill(key, signal.SIGTERM if asked == 1 else signal.SIGKILL)
+            if deadline is not None and time.monotonic() > deadline:
+                deadline = None
+                for key in alive:
+                    self.server.kill(key, signal.SIGKILL)
+            try:
+                message = inbox.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            if "broken" in message:
+                return Outcome("failed", message["broken"].strip().splitlines()[-1], message["broken"])
+            if "ended" in message:
+                rank = keys[message["ended"]]
+                statuses[rank] = message["status"]
+                if message["status"] != 0 and first is None:
+                    first = rank
+                    deadline = time.monotonic() + (STRAGGLER_SECONDS if message["status"] == INTERRUPTED else 0.0)
+        return Outcome("interrupted") if asked > 1 and first is not None else outcome_of(folder, statuses, first)
+
+    def close(self) -> None:
+        self.server.close()
+
+
+def outcome_of(folder: Path, statuses: dict[int, int], first: int | None) -> Outcome:
+    """What to tell about ranks that ended so; `first` is the one that ended badly before the others."""
+    if first is None or statuses[first] == 0:
+        return Outcome("done")
+    status = statuses[first]
+    if status == INTERRUPTED:
+        return Outcome("interrupted")
+    where = f"rank {first} of {len(statuses)}: " if len(statuses) > 1 else ""
+    path = folder / f"failure-{first}.json"
+    if path.exists():
+        failure = json.loads(path.read_text())
+        return Outcome("failed", where + failure["message"], failure["traceback"])
+    if status == DISK_FULL:
+        return Outcome("failed", where + DISK_FULL_MESSAGE)
+    name = signal.Signals(-status).name if status < 0 else f"status {status}"
+    hint = " (out of memory?)" if status == -signal.SIGKILL else ""
+    return Outcome("failed", f"{where}the process was ended by {name}{hint}" if status < 0 else f"{where}exit {name}")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,133 @@
+"""Where a result came from: code, packages, machine. Torch-free; nothing secret is looked at."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = (
+    "torch", "transformers", "tokenizers", "safetensors", "datasets", "deepspeed", "peft", "numpy",
+    "reasoning-gym", "math-verify", "hydra-core", "omegaconf", "wandb",
+)  # fmt: skip
+
+
+@functools.cache
+def git_state() -> dict[str, Any]:
+    """{commit, dirty} of the project; None where it is not a git checkout."""
+
+    def git(*arguments: str) -> str | None:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if not (ROOT / ".git").exists():
+        return {"commit": None, "dirty": None}
+    return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+
+
+@functools.cache
+def package_versions() -> dict[str, str]:
+    installed = {name: _version(name) for name in PACKAGES}
+    return {"python": platform.python_version()} | {name: v for name, v in installed.items() if v is not None}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@functools.cache
+def hardware() -> dict[str, Any]:
+    """{cpu, cores, memory_gib, gpus, gpu_names}, read from the kernel."""
+    cpu = [line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    names = visible_gpus()
+    return {
+        "cpu": cpu[0] if cpu else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "gpus": len(names),
+        "gpu_names": names,
+    }
+
+
+def visible_gpus() -> list[str]:
+    """Names of the NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves, without touching CUDA."""
+    folder = Path("/proc/driver/nvidia/gpus")
+    cards = sorted(folder.iterdir()) if folder.is_dir() else []
+    names = ["GPU"] * len(cards)
+    for index, card in enumerate(cards):
+        models = [line.split(":", 1)[1].strip() for line in _lines(card / "information") if line.startswith("Model")]
+        names[index] = models[0] if models else "GPU"
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return names
+    return names[: len([device for device in chosen.split(",") if device.strip() not in ("", "-1")])]
+
+
+def _lines(path: str | Path) -> list[str]:
+    return Path(path).read_text().splitlines() if Path(path).exists() else []
+
+
+def source_digest(package: str) -> str:
+    """Hash of a stage kind's modules ("stages.sft") and of all modules of this project that they import.
+
+    The closure is static (imports inside functions count too), over `pipeline/`, `stages/` and the package's own root.
+    """
+    roots = {"pipeline", "stages", package.split(".")[0]}
+    found: dict[str, Path] = {}
+    waiting = [f"{package}.config", f"{package}.run"]
+    while waiting:
+        name = waiting.pop()
+        path = _module_file(name) if name.split(".")[0] in roots else None
+        if path is None or name in found:
+            continue
+        found[name] = path
+        waiting += [*_imports(path, name), *_parents(name)]
+    total = hashlib.sha256()
+    for name in sorted(found):
+        total.update(f"{name}\0{_content(found[name])[1]}\n".encode())
+    return total.hexdigest()[:16]
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def _module_file(name: str) -> Path | None:
+    if (loaded := sys.modules.get(name)) is not None and getattr(loaded, "__file__", None):
+        return Path(loaded.__file__ or "")
+    base = ROOT.joinpath(*name.split("."))
+    for path in (base.with_suffix(".py"), base / "__init__.py"):
+        if path.exists():
+            return path
+    return None
+
+
+def _imports(path: Path, name: str) -> list[str]:
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    names: list[str] = []
+    for node in ast.walk(_content(path)[0]):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names += [module, *(f"{module}.{alias.name}" for alias in node.names)]
+    return names
+
+
+@functools.cache
+def _content(path: Path) -> tuple[ast.Module, str]:
+    text = path.read_bytes()
+    return ast.parse(text), hashlib.sha256(text).hexdigest()

@@ -1,0 +1,179 @@
+"""The entry of one rank: from the resolved job in a partial folder to the stage's `run`.
+
+`launcher=local` forks it from a server with everything imported; torchrun, deepspeed and srun start it as
+`python -m pipeline.worker FOLDER`. Ranks never compose Hydra, and nothing here imports torch: what must be set up in
+torch is done by stages.parts.process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import importlib
+import json
+import math
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts import Interrupted, StageFailed
+from pipeline.job import DISK_FULL, INTERRUPTED, Job, read_job
+from pipeline.store import rank_at_work
+from pipeline.tracking import Context
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which rank this process is. MASTER_ADDR and MASTER_PORT stand in the environment where there are several."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+
+
+def run_rank(folder: Path, place: Place, stop: threading.Event) -> int:
+    """Run one rank of the job in `folder`; returns its exit status (0, 1, INTERRUPTED or DISK_FULL)."""
+    try:
+        with rank_at_work(folder):
+            job, cfg, inputs = read_job(folder)
+            set_environment(job, place)
+            context = Context(
+                stage=job.stage,
+                workdir=folder,
+                seed=job.seed,
+                rank=place.rank,
+                world_size=place.world_size,
+                local_rank=place.local_rank,
+                threads=job.threads,
+                stop=stop,
+            )
+            process: Any = importlib.import_module("stages.parts.process")
+            process.prepare(context)
+            began = time.time()
+            metrics = importlib.import_module(f"{job.package}.run").run(cfg, inputs, context)
+            if context.is_main:
+                write_result(folder, job, context, metrics or {}, began)
+            process.finish(context)
+            return 0
+    except Interrupted as reason:
+        print(f"{reason}", flush=True)
+        return INTERRUPTED
+    except Exception as error:
+        return report_failure(folder, place, error)
+
+
+def set_environment(job: Job, place: Place) -> None:
+    os.environ.update(RANK=str(place.rank), WORLD_SIZE=str(place.world_size), LOCAL_RANK=str(place.local_rank))
+    os.environ.setdefault("LOCAL_WORLD_SIZE", str(place.world_size))
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # for libraries still to be loaded
+        os.environ[name] = str(job.threads)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    if job.devices:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, job.devices))
+
+
+def write_result(folder: Path, job: Job, context: Context, metrics: dict[str, Any], began: float) -> None:
+    ended = time.time()
+    result = {
+        "metrics": {key: float(value) if math.isfinite(value) else None for key, value in metrics.items()},
+        "facts": context.facts,
+        "began": began,
+        "ended": ended,
+        "seconds": job.seconds_before + ended - began,
+    }
+    temporary = folder / ".result.json"
+    temporary.write_text(json.dumps(result))
+    temporary.replace(folder / "result.json")
+
+
+def report_failure(folder: Path, place: Place, error: Exception) -> int:
+    """failure-<rank>.json for the driver, which tells people; the traceback also goes to console.log from here."""
+    text = "".join(traceback.format_exception(error))
+    failure = {
+        "rank": place.rank,
+        "type": type(error).__name__,
+        "message": explain(error, folder),
+        "traceback": text,
+        "expected": isinstance(error, StageFailed),
+        "time": time.time(),
+    }
+    try:
+        (folder / f"failure-{place.rank}.json").write_text(json.dumps(failure))
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        return DISK_FULL
+    return DISK_FULL if is_disk_full(error) else 1
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Also where a library hides the errno in its text (safetensors does)."""
+    code = getattr(error, "errno", None)
+    return code in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error)
+
+
+def explain(error: Exception, folder: Path) -> str:
+    """One line for the screen, with the remedy where there is one."""
+    if is_disk_full(error):
+        free = shutil.disk_usage(folder).free // 2**20
+        return f"the disk is full ({free} MiB left for {folder.parent.parent}): free some space and run again"
+    if "out of memory" in str(error).lower() or isinstance(error, MemoryError):
+        first = str(error).splitlines()[0] if str(error) else "out of memory"
+        return f"out of memory: lower tokens_per_microbatch (it does not change the result). {first}"
+    lines = str(error).strip().splitlines()
+    line = lines[0] if lines else "no message"
+    return line if isinstance(error, StageFailed) else f"{type(error).__name__}: {line}"
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies, whatever it is doing then."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def listen_for_stop(folder: Path, stop: threading.Event) -> None:
+    """SIGTERM, SIGINT and (where ranks are on other machines) the file `stop` ask for a checkpoint and an end."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+
+    def watch() -> None:
+        while not stop.wait(1.0):
+            if (folder / "stop").exists():
+                stop.set()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def place_from_environment() -> Place:
+    """As torchrun and deepspeed set it, or as srun does."""
+    environment = os.environ
+    if "SLURM_PROCID" in environment and "RANK" not in environment:
+        names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+    else:
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    rank, world_size, local_rank = (int(environment.get(name, default)) for name, default in zip(names, "010"))
+    return Place(rank, world_size, local_rank)
+
+
+def main() -> int:
+    folder = Path(sys.argv[-1])  # deepspeed puts --local_rank before it
+    die_with_parent()
+    stop = threading.Event()
+    listen_for_stop(folder, stop)
+    status = run_rank(folder, place_from_environment(), stop)
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    return status
+
+
+if __name__ == "__main__":
+    status = main()
+    os._exit(status)  # no atexit handler of a library may hang or change the status of a finished rank

@@ -1,0 +1,14 @@
+"""Imported once by the fork server, so that a rank finds everything loaded. It only imports.
+
+transformers loads lazily: the classes are touched here, or every rank would pay for them.
+"""
+
+from __future__ import annotations
+
+import datasets  # noqa: F401
+import numpy  # noqa: F401
+import safetensors.torch  # noqa: F401
+import torch
+import torch.distributed  # noqa: F401
+import transformers.models.qwen3.modeling_qwen3  # noqa: F401
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast  # noqa: F401
