@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from pipeline.artifacts import StageFailed
 from pipeline.tracking import Context
@@ -23,10 +25,14 @@ from stages.parts.policy.train_engine import TrainEngine
 
 KEPT = 2
 MANIFEST = "checkpoint.json"
+TENSORS = "stage.safetensors"
 
 
-def save_checkpoint(context: Context, step: int, engine: TrainEngine, state: dict[str, Any]) -> None:
+def save_checkpoint(
+    context: Context, step: int, engine: TrainEngine, state: dict[str, Any], tensors: dict[str, Tensor] | None = None
+) -> None:
     """After `step` optimizer steps. `state` is JSON-able: data cursor, counters, rollout state; rank 0's is kept.
+    `tensors`: weights of the stage beside the engine's (a reference that was reset), the same on every rank.
 
     All ranks call. Holds weights, optimizer, counters, RNG states of each rank, sizes of the metric files.
     """
@@ -37,6 +43,8 @@ def save_checkpoint(context: Context, step: int, engine: TrainEngine, state: dic
         draft.mkdir(parents=True)
     barrier()
     engine.save(draft)
+    if tensors and context.is_main:
+        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, draft / TENSORS)
     torch.save(_rng_states(), draft / f"rng-{context.rank}.pt")
     barrier()
     files = sorted(path.name for path in draft.iterdir())
@@ -84,6 +92,12 @@ def load_checkpoint(context: Context, engine: TrainEngine) -> tuple[int, dict[st
         raise StageFailed(f"every checkpoint in {context.checkpoints} is damaged; delete the folder to start over")
     context.rewind({})
     return None
+
+
+def checkpoint_tensors(context: Context, step: int) -> dict[str, Tensor]:
+    """The `tensors` of the checkpoint that `load_checkpoint` has just loaded; {} where it has none."""
+    path = context.checkpoints / f"step-{step:08d}" / TENSORS
+    return load_file(path) if path.exists() else {}
 
 
 def _check(folder: Path) -> tuple[dict[str, Any], str]:

@@ -1,0 +1,113 @@
+"""What to watch while a policy is trained: whether reward, accuracy, length and behaviour move together.
+
+Keys are `group/name`. `reward/*`, `rollout/*`, `length/*`, `groups/*` and `behaviour/*` are of the training problems of
+one rollout; `heldout/<suite>/*` of dev problems, sampled with the same settings.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import numpy as np
+
+from pipeline.tracking import Context, Metrics
+from stages.parts.evaluation.behaviour import measure_behaviour
+from stages.parts.policy.distributed import gather_objects
+from stages.parts.policy.model import Policy
+from stages.parts.rollouts.config import SamplingConfig
+from stages.parts.rollouts.engine import RolloutEngine
+from stages.parts.rollouts.requests import attach_texts, make_requests
+from stages.parts.rollouts.types import Problem
+from stages.parts.verifiers.reward import score_all
+from stages.rl.config import RLConfig
+from stages.rl.experience import Experience, Row
+
+
+def rollout_metrics(experience: Experience) -> Metrics:
+    """Reward, groups, length and behaviour of one rollout, over all ranks."""
+    judged = [brief for brief in experience.briefs if brief.reward == brief.reward]
+    right = [brief for brief in judged if brief.marks["accuracy"] == 1]
+    wrong = [brief for brief in judged if brief.marks["accuracy"] != 1]
+    groups: dict[int, list[float]] = defaultdict(list)
+    for brief in judged:
+        groups[brief.group].append(brief.marks["accuracy"])
+    rewards: dict[int, list[float]] = defaultdict(list)
+    for brief in judged:
+        rewards[brief.group].append(brief.reward)
+    constant = {group for group, values in rewards.items() if max(values) - min(values) <= 1e-6}
+    tokens = sum(brief.tokens for brief in experience.briefs)
+    metrics = {
+        "reward/mean": _mean(brief.reward for brief in judged),
+        "reward/within_group_std": _mean(float(np.std(values)) for values in rewards.values()),
+        "rollout/accuracy": _mean(brief.marks["accuracy"] for brief in judged),
+        "rollout/truncated": _mean(brief.truncated for brief in experience.briefs),
+        "rollout/unjudged": len(experience.briefs) - len(judged),
+        "rollout/tokens": tokens,
+        "groups/all_right": _mean(min(values) == 1 for values in groups.values()),
+        "groups/all_wrong": _mean(max(values) != 1 for values in groups.values()),
+        "groups/constant": _mean(group in constant for group in rewards),
+        "groups/constant_tokens": sum(b.tokens for b in judged if b.group in constant) / max(tokens, 1),
+        "groups/dropped": experience.dropped_groups,
+        "groups/resample_rounds": experience.resample_rounds,
+        "length/mean": _mean(brief.tokens for brief in experience.briefs),
+        "length/right": _mean(brief.tokens for brief in right),
+        "length/wrong": _mean(brief.tokens for brief in wrong),
+    }
+    for name in experience.briefs[0].marks:
+        if name != "accuracy":
+            metrics[f"behaviour/{name}"] = _mean(brief.marks[name] for brief in experience.briefs)
+    return metrics
+
+
+def heldout_metrics(
+    sampler: RolloutEngine, policy: Policy, problems: list[Problem], cfg: RLConfig, context: Context, step: int
+) -> Metrics:
+    """Sampled accuracy, length and behaviour on held-out problems, one response each."""
+    mine = problems[context.rank :: context.world_size]
+    sampling = SamplingConfig(cfg.temperature, cfg.top_p, cfg.top_k, cfg.max_response_tokens)
+    requests = make_requests(policy.tokenizer, mine, 1)
+    rollouts = sampler.generate(requests, sampling, (cfg.seed, f"{context.stage}/heldout", step))
+    attach_texts(policy, rollouts)
+    texts, truncated = [rollout.text for rollout in rollouts], [rollout.truncated for rollout in rollouts]
+    scores = score_all(mine, texts, truncated, cfg.reward)
+    seen: dict[str, list[tuple[float, int, dict[str, float]]]] = defaultdict(list)
+    local = [
+        (problem.suite, score.parts.get("accuracy", 0.0), len(rollout.response_ids), measure_behaviour(rollout.text))
+        for problem, rollout, score in zip(mine, rollouts, scores, strict=True)
+        if score.value is not None
+    ]
+    for suite, accuracy, tokens, behaviour in gather_objects(local):
+        seen[suite].append((accuracy, tokens, behaviour))
+    metrics: Metrics = {}
+    for suite, results in sorted(seen.items()):
+        metrics[f"heldout/{suite}/pass@1"] = _mean(accuracy for accuracy, _, _ in results)
+        metrics[f"heldout/{suite}/length"] = _mean(tokens for _, tokens, _ in results)
+        for name in results[0][2]:
+            metrics[f"heldout/{suite}/{name}"] = _mean(behaviour[name] for _, _, behaviour in results)
+    return metrics
+
+
+def sample_rows(rows: list[Row], n: int) -> list[dict[str, object]]:
+    """A few responses for people: the first of the first groups."""
+    first = [row for row in rows if row.rollout.sample_index == 0][:n]
+    return [
+        {
+            "problem_id": row.problem.id,
+            "suite": row.problem.suite,
+            "prompt": row.problem.messages[-1]["content"],
+            "response": row.rollout.text,
+            "answer": row.problem.answer,
+            "reward": row.reward if row.reward == row.reward else None,
+            "parts": row.rollout.score.parts if row.rollout.score else {},
+            "tokens": len(row.rollout.response_ids),
+            "truncated": row.rollout.truncated,
+        }
+        for row in first
+    ]
+
+
+def _mean(values: Iterable[float]) -> float:
+    """Mean; NaN (written as null) of nothing."""
+    numbers = [float(value) for value in values]
+    return sum(numbers) / len(numbers) if numbers else float("nan")

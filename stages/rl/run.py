@@ -1,0 +1,183 @@
+"""The RL loop: generate -> score -> advantages -> batches -> update -> sync -> log -> checkpoint.
+
+Differs from the textbook: one rollout feeds several optimizer steps (that is what makes the clip act), a checkpoint may
+fall between them and then carries the rollout, and the reference is this stage's own input model. GRPO:
+arXiv:2402.03300; what differs from algorithm to algorithm stands in stages/parts/losses/algorithms.py.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from pipeline.artifacts import Artifact, Interrupted, StageFailed
+from pipeline.tracking import Context, Metrics
+from stages.parts.data.problems import load_problems
+from stages.parts.policy.checkpoint import checkpoint_tensors, load_checkpoint, save_checkpoint
+from stages.parts.policy.distributed import any_rank, gather_objects
+from stages.parts.policy.model import load_policy, save_policy
+from stages.parts.policy.reference import Reference, load_reference
+from stages.parts.policy.schedule import learning_rate
+from stages.parts.policy.train_engine import TrainEngine, build_engine
+from stages.parts.rollouts.engine import transformers_engine
+from stages.parts.rollouts.types import Problem, Rollout, Score
+from stages.rl.config import RLConfig
+from stages.rl.experience import Brief, Experience, Row, collect
+from stages.rl.monitors import heldout_metrics, rollout_metrics, sample_rows
+from stages.rl.order import Cursor
+from stages.rl.update import assign_advantages, score_logps, update
+
+
+@dataclass
+class Progress:
+    """Everything that a resumed stage needs beside weights and optimizer."""
+
+    step: int = 0  # optimizer steps done
+    cursor: Cursor = field(default_factory=dict)  # problems drawn a suite
+    experience: Experience | None = None  # the rollout in use
+    position: int = 0  # updates of it that are done
+    reference_state: dict[str, Tensor] = field(default_factory=dict)  # weights of a reference that was reset
+
+
+def run(cfg: RLConfig, inputs: dict[str, Artifact], context: Context) -> Metrics:
+    """Train `policy` on `problems`; returns the metrics of the last step."""
+    policy = load_policy(inputs["policy"].path, cfg.dtype)
+    engine = build_engine(policy, cfg, context)
+    # Where the trainer's parameters are in pieces the sampler has a whole copy, refreshed once a rollout.
+    sampler = transformers_engine(load_policy(inputs["policy"].path, cfg.dtype) if engine.sharded else policy)
+    reference = load_reference(inputs["policy"].path, cfg, context) if cfg.algorithm.beta > 0 else None
+    pools, heldout = _problems(cfg, inputs["problems"])
+    progress = _resume(context, engine, reference)
+    last: Metrics = {}
+    while progress.step < cfg.steps:
+        clock, metrics = time.monotonic(), {}
+        if progress.experience is None:
+            if engine.sharded:
+                sampler.load_weights(engine.full_state())
+            if _monitor_now(progress.step, cfg):
+                metrics |= heldout_metrics(sampler, policy, heldout, cfg, context, progress.step)
+            start = time.monotonic()
+            experience = collect(sampler, policy, pools, progress.cursor, cfg, context, progress.step)
+            metrics |= rollout_metrics(experience) | {"time/sample_seconds": time.monotonic() - start}
+            score_logps(experience, engine, reference, cfg)
+            metrics |= assign_advantages(experience, cfg)
+            context.samples(progress.step, sample_rows(experience.rows, 4))
+            progress.experience, progress.position = experience, 0
+        metrics |= _one_update(progress, engine, cfg, context)
+        metrics["time/step_seconds"] = time.monotonic() - clock
+        context.log(progress.step, metrics)
+        last |= metrics
+        _show(context, cfg, progress.step, last)
+        _after_update(progress, engine, reference, cfg, context)
+    if engine.sharded:
+        sampler.load_weights(engine.full_state())
+    last |= heldout_metrics(sampler, policy, heldout, cfg, context, progress.step)
+    context.declare("model", **save_policy(context.output("model"), engine.full_state(), policy))
+    return last | {"train/steps": progress.step}
+
+
+def _problems(cfg: RLConfig, problems: Artifact) -> tuple[dict[str, list[Problem]], list[Problem]]:
+    """Training problems by suite, and the dev problems that the monitors answer."""
+    pools = {suite: load_problems(problems.path, "train", [suite]) for suite in cfg.suites}
+    if empty := [suite for suite, pool in pools.items() if not pool]:
+        raise StageFailed(f"suites {empty} have no training problems; leave them out of `suites`")
+    heldout = [
+        problem
+        for suite in cfg.suites
+        for problem in load_problems(problems.path, "dev", [suite])[: cfg.monitor_problems]
+    ]
+    return pools, heldout
+
+
+def _monitor_now(step: int, cfg: RLConfig) -> bool:
+    """At the first rollout of each monitoring interval; rollouts start every few steps."""
+    return step % cfg.monitor_every_steps < cfg.updates_per_rollout * cfg.epochs_per_rollout
+
+
+def _one_update(progress: Progress, engine: TrainEngine, cfg: RLConfig, context: Context) -> Metrics:
+    """One optimizer step on the next mini-batch of the rollout in use."""
+    experience = progress.experience
+    assert experience is not None
+    groups = set(experience.minibatches[progress.position % len(experience.minibatches)])
+    rows = [row for row in experience.rows if row.group in groups]
+    rate = learning_rate(progress.step, cfg)
+    metrics = update(rows, engine, cfg, rate)
+    if progress.position == 0:
+        _check_sync(metrics, cfg)
+    progress.step += 1
+    progress.position += 1
+    return metrics | {"train/learning_rate": rate}
+
+
+def _check_sync(metrics: Metrics, cfg: RLConfig) -> None:
+    """Right after a weight sync sampler and trainer must agree; where not, the sampler has stale or other weights."""
+    gap = metrics.get("train/sampler_gap", 0.0)
+    if gap > cfg.sync_tolerance:
+        raise StageFailed(
+            f"sampler and trainer log-probs differ by {gap:.2e} a token after a weight sync "
+            f"(sync_tolerance={cfg.sync_tolerance:g}): the sampler does not run on the trainer's weights"
+        )
+
+
+def _after_update(
+    progress: Progress, engine: TrainEngine, reference: Reference | None, cfg: RLConfig, context: Context
+) -> None:
+    """End of a rollout, reference reset, checkpoint, stop request."""
+    experience = progress.experience
+    assert experience is not None
+    if progress.position == len(experience.minibatches) * cfg.epochs_per_rollout:
+        progress.experience = None
+    every = cfg.algorithm.reference_reset_steps
+    if reference is not None and every and progress.step % every == 0:
+        progress.reference_state = {name: tensor.detach().cpu().clone() for name, tensor in engine.full_state().items()}
+        reference.load_state(progress.reference_state)
+    stop = any_rank(context.stop.is_set())
+    if stop or (progress.step % cfg.save_every_steps == 0 and progress.step < cfg.steps):
+        save_checkpoint(context, progress.step, engine, _state(progress), progress.reference_state)
+    if stop:
+        raise Interrupted(f"stopped after step {progress.step} of {cfg.steps}, checkpoint written")
+
+
+def _state(progress: Progress) -> dict[str, Any]:
+    """Progress as JSON; the rollout in use with the rows of all ranks, so that another number of ranks can resume."""
+    state: dict[str, Any] = {"cursor": progress.cursor, "position": progress.position, "experience": None}
+    if progress.experience is not None:
+        everything = asdict(progress.experience)
+        everything["rows"] = gather_objects(everything["rows"])
+        state["experience"] = everything
+    return state
+
+
+def _resume(context: Context, engine: TrainEngine, reference: Reference | None) -> Progress:
+    found = load_checkpoint(context, engine)
+    if found is None:
+        return Progress()
+    step, state = found
+    progress = Progress(step, state["cursor"], None, state["position"], checkpoint_tensors(context, step))
+    if reference is not None and progress.reference_state:
+        reference.load_state(progress.reference_state)
+    if (saved := state["experience"]) is not None:
+        rows = [_row(row) for row in saved["rows"] if row["group"] % context.world_size == context.rank]
+        briefs = [Brief(**brief) for brief in saved["briefs"]]
+        progress.experience = Experience(**(saved | {"rows": rows, "briefs": briefs}))
+    return progress
+
+
+def _row(saved: dict[str, Any]) -> Row:
+    rollout = Rollout(**(saved["rollout"] | {"score": Score(**saved["rollout"]["score"])}))
+    return Row(**(saved | {"problem": Problem(**saved["problem"]), "rollout": rollout}))
+
+
+def _show(context: Context, cfg: RLConfig, step: int, metrics: Metrics) -> None:
+    tokens_per_second = metrics["rollout/tokens"] / max(metrics["time/sample_seconds"], 1e-9)
+    context.progress(
+        step,
+        cfg.steps,
+        reward=metrics["reward/mean"],
+        accuracy=metrics["rollout/accuracy"],
+        length=metrics["length/mean"],
+        tokens_per_second=tokens_per_second,
+    )
