@@ -43,7 +43,6 @@ def register_schemas() -> None:
 
 def compose(overrides: list[str]) -> RunConfig:
     """The configuration that `python run.py OVERRIDES` would run. Raises Refused."""
-    register_schemas()
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(CONF), job_name="run"):
@@ -107,3 +106,6 @@ def _unreachable(override: str) -> Fault | None:
         return None
     remedy = f"write it for a stage, stages.NAME.engine.{field}=..., or choose engine=NAME for all of them"
     return Fault(key, "is read by no stage: each has its own engine settings", remedy)
+
+
+register_schemas()  # on import, because a launcher's worker process imports this module and calls nothing of it

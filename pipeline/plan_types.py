@@ -45,6 +45,7 @@ class PlannedStage:
     wanted: bool = True  # false: beyond until=
     evaluates: str | None = None  # the stage whose model a `.eval` node evaluates
     code_changed: bool = False  # sealed by other source code under the same recipe version
+    why: str = ""  # why it is cached or has to run, for people
 
 
 @dataclass

@@ -32,7 +32,7 @@ class ModelConfig:
     intermediate_size: int = 384
     context_length: int = 512
     # pretrained
-    name_or_path: str | None = local_path()
+    name_or_path: str | None = local_path(or_hub=True)
     revision: str | None = None
     trust_remote_code: bool = False
     facts: dict[str, Any] = field(default_factory=dict)  # parameters, layers, vocab_size, ...: what a plan needs offline

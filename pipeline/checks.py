@@ -1,0 +1,110 @@
+"""Faults that a plan can see, beside those of the wiring. Each is one line: key, problem, remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from pipeline.artifacts import Fault
+from pipeline.config import EngineConfig, RunConfig, StageConfig
+from pipeline.messages import suggest
+from pipeline.plan_types import PlannedStage
+from pipeline.provenance import hardware
+from pipeline.sources import local_paths, unreadable
+from pipeline.wiring import EVAL
+
+LAUNCHERS = ("local", "inline", "torchrun", "deepspeed", "slurm")
+
+
+def prefixed(name: str, fault: Fault) -> Fault:
+    """A fault of a stage under the key that a user would write."""
+    prefix = "evaluation" if name.endswith(EVAL) else f"stages.{name}"
+    return dataclasses.replace(fault, key=f"{prefix}.{fault.key}", remedy=fault.remedy.replace("~stages.NAME", f"~stages.{name}"))
+
+
+def run_faults(cfg: RunConfig, names: list[str]) -> list[Fault]:
+    """What is wrong with the run as a whole."""
+    faults = []
+    asked = [("until", cfg.until), ("from_stage", cfg.from_stage), *(("force", name) for name in cfg.force)]
+    for key, name in asked:
+        if name is not None and name not in names:
+            faults.append(Fault(key, f"there is no stage '{name}'", suggest(name, names)))
+    if cfg.reuse not in ("default", "strict"):
+        faults.append(Fault("reuse", f"'{cfg.reuse}' is unknown", "write default or strict"))
+    if cfg.launcher.kind not in LAUNCHERS:
+        faults.append(Fault("launcher.kind", f"'{cfg.launcher.kind}' is unknown", suggest(cfg.launcher.kind, LAUNCHERS)))
+    if cfg.tracker.kind not in ("none", "wandb"):
+        faults.append(Fault("tracker.kind", f"'{cfg.tracker.kind}' is unknown", "write none or wandb"))
+    if cfg.launcher.num_ranks < 1:
+        faults.append(Fault("launcher.num_ranks", f"is {cfg.launcher.num_ranks}", "write at least 1"))
+    if not cfg.stages:
+        faults.append(Fault("stages", "there is nothing to run", "leave some stages in"))
+    return faults
+
+
+def file_faults(cfg: RunConfig) -> list[Fault]:
+    """Local files that the run names and that cannot be read, under the key at the root where there is one."""
+    faults, seen = [], set()
+    roots = {key: getattr(cfg, key) for key in ("model", "student", "data", "general_data")}
+    for prefix, config in [*roots.items(), *((f"stages.{name}", stage) for name, stage in cfg.stages.items())]:
+        for key, value, or_hub in local_paths(config):
+            fault = unreadable(f"{prefix}.{key}", value, or_hub)
+            if fault and value not in seen:
+                seen.add(value)
+                faults.append(fault)
+    return faults
+
+
+def config_faults(name: str, stage: StageConfig) -> list[Fault]:
+    """Range and cross-field checks of one stage's config."""
+    faults = [prefixed(name, fault) for fault in stage.faults()]
+    return faults + [prefixed(name, fault) for fault in engine_faults(stage.engine)]
+
+
+def engine_faults(engine: EngineConfig) -> list[Fault]:
+    if engine.kind not in ("torch", "deepspeed"):
+        return [Fault("engine.kind", f"'{engine.kind}' is unknown", "write torch or deepspeed")]
+    faults = []
+    if engine.zero_stage not in (0, 1, 2, 3):
+        faults.append(Fault("engine.zero_stage", f"is {engine.zero_stage}", "write 0, 1, 2 or 3"))
+    elif engine.kind == "torch" and engine.zero_stage:
+        remedy = f"choose engine=zero{engine.zero_stage}, for one stage engine@stages.NAME.engine=zero{engine.zero_stage}"
+        faults.append(Fault("engine.zero_stage", f"ZeRO-{engine.zero_stage} needs DeepSpeed", remedy))
+    if engine.offload and (engine.kind, engine.zero_stage) != ("deepspeed", 3):
+        faults.append(Fault("engine.offload", "parameters are only offloaded by ZeRO-3", "choose engine=zero3_offload"))
+    return faults
+
+
+def machine_faults(planned: PlannedStage, cfg: RunConfig, warnings: list[str]) -> list[Fault]:
+    """Ranks against launcher and hardware; ranks beyond the cores of a CPU are only a warning."""
+    key = f"stages.{planned.name}.num_ranks" if planned.cfg.num_ranks else "launcher.num_ranks"
+    if planned.ranks < 1:
+        return [Fault(key, f"is {planned.ranks}", "write at least 1")]
+    launcher, machine = cfg.launcher, hardware()
+    if launcher.kind == "inline":
+        if planned.ranks > 1:
+            return [Fault(key, f"is {planned.ranks}, launcher=inline has one rank", "choose launcher=local")]
+        if planned.cfg.engine.kind == "deepspeed":
+            return [Fault("launcher", f"inline cannot run DeepSpeed, which {planned.name} asks for", "choose launcher=local")]
+    if launcher.kind != "local":
+        return []
+    if machine["gpus"] and planned.ranks > machine["gpus"]:
+        return [Fault(key, f"is {planned.ranks}, there are {machine['gpus']} GPUs", f"write {key}={machine['gpus']}")]
+    warning = f"{key}: {planned.ranks} ranks share {machine['cores']} cores, which is slower than one rank a core"
+    if planned.ranks > machine["cores"] and warning not in warnings:
+        warnings.append(warning)
+    return []
+
+
+def fact_faults(planned: PlannedStage) -> list[Fault]:
+    """What the stage's outline says is wrong, and models that must share a tokenizer but do not."""
+    faults = [prefixed(planned.name, fault) for fault in planned.outline.faults]
+    models = [source for source in planned.inputs.values() if source.kind == "model"]
+    for other in models[1:]:
+        for fact in ("tokenizer_hash", "tokenizer"):
+            first, second = models[0].facts.get(fact), other.facts.get(fact)
+            if first is not None and second is not None and first != second:
+                problem = f"the tokenizer of {other.wired} is not that of {models[0].wired}"
+                remedy = "choose models of one family, or leave the port open: " + f"stages.{planned.name}.inputs.{other.port}=null"
+                faults.append(Fault(f"stages.{planned.name}.inputs.{other.port}", problem, remedy))
+                break
+    return faults

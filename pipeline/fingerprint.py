@@ -1,0 +1,52 @@
+"""What a result is known by: a hash of everything that may change it, and of nothing else.
+
+In: the kind and its RECIPE_VERSION, the seed, the resolved config, the fingerprints of the inputs. Out: fields marked
+`not_in_fingerprint` (engine, ranks, micro-batch, intervals, gates, ...), the names of stages, and how ports are wired.
+A field that names a local file counts by its content, so moving the file changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import StageConfig
+from pipeline.kinds import Kind
+from pipeline.plan_types import Source
+from pipeline.sources import Digests
+
+LENGTH = 16  # hexadecimal digits
+
+
+def fingerprint(kind: Kind, cfg: StageConfig, inputs: dict[str, Source], digests: Digests) -> str:
+    parts = {
+        "kind": kind.name,
+        "version": kind.recipe_version,
+        "config": recipe(cfg, digests),
+        "inputs": {port: [source.output, source.fingerprint] for port, source in inputs.items()},
+    }
+    text = json.dumps(parts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
+
+
+def recipe(config: Any, digests: Digests) -> Any:
+    """The part of a config that decides the result, as JSON."""
+    if dataclasses.is_dataclass(config):
+        kept = [item for item in dataclasses.fields(config) if item.metadata.get("fingerprint", True)]
+        if isinstance(config, StageConfig):
+            kept = [item for item in kept if item.name != "inputs"]
+        return {item.name: _field(item, getattr(config, item.name), digests) for item in kept}
+    if isinstance(config, dict):
+        return {str(key): recipe(value, digests) for key, value in config.items()}
+    if isinstance(config, list):
+        return [recipe(value, digests) for value in config]
+    return config
+
+
+def _field(item: dataclasses.Field[Any], value: Any, digests: Digests) -> Any:
+    if "content" in item.metadata and isinstance(value, str) and (path := Path(value).expanduser()).exists():
+        return {"content": digests.of(path)}
+    return recipe(value, digests)

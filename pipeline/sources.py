@@ -1,0 +1,128 @@
+"""What comes from outside the pipeline: external inputs of stages, and local files that a config names.
+
+    path:DIR                a folder here: an output of a store, or any folder; counts by content
+    hub:ORG/NAME@REVISION   a model or data set of the hub, pinned
+    pip:PACKAGE==VERSION    a package that carries a model or data, pinned
+
+Contents are hashed once: digests are remembered by path, size and time, so that a plan over gigabytes takes no time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts import Fault
+from pipeline.plan_types import Source
+from pipeline.store import MANIFEST, digest_folder, write_json
+
+EXTERNAL = ("path:", "hub:", "pip:")
+HUB = re.compile(r"hub:[\w.-]+/[\w.-]+@[\w.-]+")
+PIP = re.compile(r"pip:[\w.-]+==[\w.+-]+")
+
+
+@dataclass
+class Digests:
+    """Content digests, remembered in the store. A plan only reads the memo; `save` is for real runs."""
+
+    file: Path
+    known: dict[str, list[str]] = field(default_factory=dict)  # path -> [state of its files, digest]
+    changed: bool = False
+
+    @classmethod
+    def of_store(cls, store: Path) -> Digests:
+        file = store / ".digests.json"
+        return cls(file, json.loads(file.read_text()) if file.exists() else {})
+
+    def of(self, path: Path) -> str:
+        """The digest of a file's or folder's content."""
+        state = _state(path)
+        known = self.known.get(str(path.resolve()))
+        if known and known[0] == state:
+            return known[1]
+        digest = digest_folder(path) if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
+        self.known[str(path.resolve())] = [state, digest]
+        self.changed = True
+        return digest
+
+    def save(self) -> None:
+        if self.changed and self.file.parent.is_dir():
+            write_json(self.file, self.known)
+
+
+def _state(path: Path) -> str:
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    rows = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+    return hashlib.sha256(repr(rows).encode()).hexdigest()[:32]
+
+
+def is_external(wired: str) -> bool:
+    return wired.startswith(EXTERNAL)
+
+
+def external_source(port: str, kind: str, wired: str, digests: Digests) -> Source | Fault:
+    """An external input, or what is wrong with it (`key` is left for the caller)."""
+    if wired.startswith("path:"):
+        return _from_folder(port, kind, wired, digests)
+    if wired.startswith("hub:") and not HUB.fullmatch(wired):
+        return Fault("", f"'{wired}' names no revision", "write hub:ORG/NAME@COMMIT, so that it stays the same")
+    if wired.startswith("pip:") and not PIP.fullmatch(wired):
+        return Fault("", f"'{wired}' names no version", "write pip:PACKAGE==VERSION")
+    digest = hashlib.sha256(wired.encode()).hexdigest()
+    return Source(port, kind, wired, fingerprint=digest[:16], digest=digest)
+
+
+def _from_folder(port: str, kind: str, wired: str, digests: Digests) -> Source | Fault:
+    path = Path(wired.removeprefix("path:")).expanduser()
+    if not path.is_dir():
+        return Fault("", f"there is no folder '{path}'", "write path:FOLDER")
+    sealed = _sealed_output(path)
+    if sealed and sealed["kind"] != kind:
+        return Fault("", f"'{path}' is a {sealed['kind']}, not a {kind}", f"name the folder of a {kind}")
+    if (path / MANIFEST).exists():
+        ports = [p for p, out in json.loads((path / MANIFEST).read_text())["outputs"].items() if out["kind"] == kind]
+        return Fault("", f"'{path}' is a whole result", f"name one of its outputs: path:{path / (ports or ['PORT'])[0]}")
+    facts = {key: value for key, value in (sealed or {}).items() if key not in ("kind", "path", "digest")}
+    digest = sealed["digest"] if sealed else digests.of(path)
+    return Source(port, kind, wired, digest[:16], path=path, digest=digest, facts={"path": str(path), **facts})
+
+
+def _sealed_output(path: Path) -> dict[str, Any] | None:
+    """What the manifest beside an output says about it."""
+    manifest = path.resolve().parent / MANIFEST
+    if not manifest.exists():
+        return None
+    outputs = json.loads(manifest.read_text())["outputs"].values()
+    return next((output for output in outputs if output["path"] == path.resolve().name), None)
+
+
+def local_paths(config: Any, prefix: str = "") -> Iterator[tuple[str, str, bool]]:
+    """(key, value, may be a hub name) of every field of a config that names something on this machine."""
+    if not dataclasses.is_dataclass(config):
+        return
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        if dataclasses.is_dataclass(value):
+            yield from local_paths(value, f"{prefix}{item.name}.")
+        elif "content" in item.metadata and isinstance(value, str):
+            yield f"{prefix}{item.name}", value, item.metadata["content"] == "path or hub"
+
+
+def unreadable(key: str, value: str, or_hub: bool) -> Fault | None:
+    """Why a file or folder that a config names cannot be used."""
+    path = Path(value).expanduser()
+    if or_hub and not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+|[\w-]+", value):
+        return None
+    if not path.exists():
+        remedy = f"write {key}=FOLDER or ORG/NAME" if or_hub else f"write {key}=FILE"
+        return Fault(key, f"there is no file or folder '{value}'", remedy)
+    if not os.access(path, os.R_OK):
+        return Fault(key, f"'{value}' cannot be read", "give yourself the right to read it, or name another")
+    return None
