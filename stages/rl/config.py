@@ -7,9 +7,11 @@ from typing import Any
 
 from omegaconf import II
 
-from pipeline.artifacts import Outline, Port
+from pipeline.artifacts import Fault, Outline, Port
 from pipeline.config import not_in_fingerprint
+from stages.parts.losses.checks import inert, rl_faults, unusual
 from stages.parts.losses.config import AlgorithmConfig
+from stages.parts.losses.papers import PAPERS
 from stages.parts.policy.config import TrainedStageConfig
 from stages.parts.verifiers.config import RewardConfig
 
@@ -39,6 +41,61 @@ class RLConfig(TrainedStageConfig):
     monitor_problems: int = not_in_fingerprint(128)
     sync_tolerance: float = not_in_fingerprint(1e-2)  # mean |old - sampler| log-prob after a weight sync
 
+    def faults(self) -> list[Fault]:
+        faults = super().faults()
+        for key in ("prompts_per_step", "updates_per_rollout", "epochs_per_rollout", "max_response_tokens"):
+            if getattr(self, key) < 1:
+                faults.append(Fault(key, f"is {getattr(self, key)}", "write 1 or more"))
+        if not self.suites or any(share <= 0 for share in self.suites.values()):
+            faults.append(Fault("suites", f"is {self.suites}", "give every suite a positive share, {reasoning: 1.0}"))
+        if not 0 < self.top_p <= 1:
+            faults.append(Fault("top_p", f"is {self.top_p}", "write a share in (0, 1]"))
+        faults += [Fault(f"algorithm.{f.key}", f.problem, f.remedy) for f in self.algorithm.faults()]
+        faults += [Fault(f"reward.{f.key}", f.problem, f.remedy) for f in self.reward.faults()]
+        return faults + rl_faults(
+            self.algorithm,
+            G=self.G,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            max_response_tokens=self.max_response_tokens,
+        )
+
 
 def outline(cfg: RLConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
-    raise NotImplementedError
+    policy, suites = inputs["policy"], inputs["problems"].get("suites", {})
+    known = cfg.algorithm.name in PAPERS
+    return Outline(
+        outputs={"model": policy},
+        faults=_suite_faults(cfg, suites) + _context_faults(cfg, policy),
+        warnings=unusual(cfg.algorithm, G=cfg.G, updates_per_rollout=cfg.updates_per_rollout) if known else [],
+        parameters=policy.get("parameters"),
+        steps=cfg.steps,
+        tokens=cfg.steps * cfg.prompts_per_step * cfg.G * cfg.max_response_tokens // max(cfg.epochs_per_rollout, 1),
+        inert=inert(
+            cfg.algorithm,
+            G=cfg.G,
+            updates_per_rollout=cfg.updates_per_rollout,
+            epochs_per_rollout=cfg.epochs_per_rollout,
+            steps=cfg.steps,
+        )
+        if known
+        else {},
+    )
+
+
+def _suite_faults(cfg: RLConfig, suites: dict[str, dict[str, int]]) -> list[Fault]:
+    """Suites that the problems do not have; nothing where the facts are not known yet."""
+    return [
+        Fault("suites", f"names '{suite}', the problems have {', '.join(sorted(suites))}", "write one of these")
+        for suite in cfg.suites
+        if suites and suite not in suites
+    ]
+
+
+def _context_faults(cfg: RLConfig, policy: dict[str, Any]) -> list[Fault]:
+    context = policy.get("context_length")
+    if context is not None and cfg.max_response_tokens >= context:
+        problem = f"is {cfg.max_response_tokens}, the model's whole context is {context} tokens"
+        return [Fault("max_response_tokens", problem, f"leave room for the prompt: write {context // 2}")]
+    return []

@@ -104,10 +104,8 @@ def update(rows: list[Row], engine: TrainEngine, cfg: RLConfig, learning_rate: f
         engine.backward(loss)
         parts.append(part)
     result = engine.step(learning_rate)
-    here = {name: float(value) for name, value in merge(parts).items()}
-    metrics = summarise(
-        merge([{name: torch.tensor(value) for name, value in rank.items()} for rank in gather_objects([here])])
-    )
+    here = {name: value.double().cpu() for name, value in merge(parts).items()}
+    metrics = summarise(merge(gather_objects([here])))
     return {f"train/{name}": value for name, value in metrics.items()} | {
         "train/grad_norm": result.grad_norm,
         "train/empty_step": 0.0,
@@ -127,18 +125,19 @@ def _loss_inputs(rows: list[Row], batch: TokenBatch, stats: TokenStats, cfg: RLC
         # No step lies between the rollout and this pass: the old policy is this one. Kept for later epochs.
         for place, row in enumerate(rows):
             row.old_logps = _of_response(policy_BT[place].detach(), row)
-    references = [row.reference_logps for row in rows]
     return LossInputs(
         policy_logps_BT=policy_BT,
         old_logps_BT=_aligned(rows, [row.old_logps for row in rows], policy_BT),
         advantages_BT=_aligned(rows, [row.advantages for row in rows], policy_BT),
         mask_BT=batch.mask_BT,
         sampler_logps_BT=_aligned(rows, [row.rollout.sampler_logps for row in rows], policy_BT),
-        reference_logps_BT=_aligned(rows, [row.reference_logps for row in rows], policy_BT)
-        if cfg.algorithm.beta > 0
-        else None,
+        reference_logps_BT=_references(rows, policy_BT) if cfg.algorithm.beta > 0 else None,
         entropy_BT=stats.entropy_BT,
     )
+
+
+def _references(rows: list[Row], like_BT: Tensor) -> Tensor:
+    return _aligned(rows, [row.reference_logps for row in rows], like_BT)
 
 
 def _batch(rows: list[Row], policy: Policy) -> TokenBatch:
