@@ -1,0 +1,114 @@
+"""What an embedded task family is, and how exercises are drawn from it.
+
+reasoning-gym supplies problem, gold answer and scorer. Its prompts are paragraphs, so the question is worded again,
+briefly, in one of a few phrasings; and it has no worked solutions, so each family says how a person would write the
+steps. Families stand in `families.py`; this file draws from them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+Entry = dict[str, Any]  # reasoning-gym's: question, answer, metadata
+
+
+@dataclass(frozen=True)
+class Family:
+    """One task family: how a reasoning-gym entry becomes a short question with a written-out solution."""
+
+    task: str  # name in reasoning-gym
+    settings: Callable[[int], dict[str, Any]]  # difficulty -> its configuration
+    key: Callable[[Entry], str]  # the problem itself, however it is worded; two equal keys are one problem
+    phrasings: tuple[str, ...]  # with {} for the key
+    steps: Callable[[Entry], list[str]]  # a worked solution, a short line a step; the last one shows the answer
+    verifier: str = "math"
+    answer: Callable[[Entry], str] = lambda entry: entry["answer"]
+    keep: Callable[[Entry], bool] = lambda entry: True  # leave out what the dial does not ask for
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A drawn problem with its solution; what problem rows, demonstrations and base text are made of."""
+
+    family: str
+    key: str
+    question: str
+    answer: str
+    steps: tuple[str, ...]
+    verifier: str
+    entry: Entry = field(compare=False)
+
+
+def draw(name: str, difficulty: int, seed: str, start: int = 0) -> Iterator[Exercise]:
+    """Exercises of one family without end, a pure function of (name, difficulty, seed) and their position.
+
+    Equal problems may come again. reasoning-gym seeds item i with seed + i, so seeds are spread by hashing: near seeds
+    would otherwise share most of their items.
+    """
+    from stages.parts.data.families import FAMILIES
+
+    family = FAMILIES[name]
+    dataset = _dataset(name, difficulty)
+    base = stable_int(f"{seed}/{name}") % 2**48
+    position = start
+    while True:
+        dataset.seed = base
+        entry = dataset[position]
+        position += 1
+        if family.keep(entry):
+            yield _exercise(name, family, entry)
+
+
+def stable_int(text: str) -> int:
+    """A 60-bit integer from text, the same in every process (unlike `hash`)."""
+    return int(hashlib.sha256(text.encode("utf-8")).hexdigest()[:15], 16)
+
+
+def stable_fraction(text: str) -> float:
+    """A number in [0, 1) from text."""
+    return stable_int(text) / 16**15
+
+
+def _exercise(name: str, family: Family, entry: Entry) -> Exercise:
+    key = family.key(entry)
+    phrasing = family.phrasings[stable_int(f"phrasing/{key}") % len(family.phrasings)]
+    return Exercise(
+        family=name,
+        key=f"{name}:{key}",
+        question=phrasing.format(key),
+        answer=family.answer(entry),
+        steps=tuple(family.steps(entry)),
+        verifier=family.verifier,
+        entry=entry,
+    )
+
+
+@cache
+def _dataset(name: str, difficulty: int) -> Any:
+    import reasoning_gym
+
+    from stages.parts.data.families import FAMILIES
+
+    family = FAMILIES[name]
+    return reasoning_gym.create_dataset(family.task, seed=0, size=1, **family.settings(difficulty))
+
+
+def near_miss(exercise: Exercise) -> str:
+    """A wrong answer of the kind people give in haste: always the same one for the same problem."""
+    rng = random.Random(stable_int(f"miss/{exercise.key}"))
+    answer = exercise.answer
+    if answer.lstrip("-").isdigit():
+        return str(int(answer) + rng.choice((-3, -2, -1, 1, 2, 3)))
+    parts = answer.split(" ") if " " in answer else list(answer)
+    if len(parts) < 2:
+        return answer + answer
+    index = rng.randrange(len(parts) - 1)
+    swapped = [*parts[:index], parts[index + 1], parts[index], *parts[index + 2 :]]
+    if swapped == parts:
+        swapped = parts[:-1]
+    return (" " if " " in answer else "").join(swapped)

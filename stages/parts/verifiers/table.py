@@ -1,0 +1,16 @@
+"""The verifiers by name: (problem, extracted answer) -> Score of 1 or 0, or None where the gold cannot be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stages.parts.rollouts.types import Problem, Score
+from stages.parts.verifiers.exact import verify_exact
+from stages.parts.verifiers.math_answers import verify_math
+from stages.parts.verifiers.task import verify_task
+
+VERIFIERS: dict[str, Callable[[Problem, str], Score]] = {
+    "math": verify_math,
+    "exact": verify_exact,
+    "task": verify_task,
+}
