@@ -133,7 +133,7 @@ class WandbTracker:
     group: str
     output_dir: Path
     jobs: dict[str, WandbJob] = field(default_factory=dict)
-    mode: str = ""
+    mode: Any = ""  # online | offline, as wandb has them
 
     def __post_init__(self) -> None:
         import wandb
@@ -157,7 +157,7 @@ class WandbTracker:
         self.jobs[planned.name] = WandbJob(run, Follower(workdir / "metrics.jsonl", seen=sent), ledger)
 
     def _open(self, **about: Any) -> Any:
-        """Start or continue a wandb run. Where the server cannot be reached or refuses the key, offline from here on."""
+        """Start or continue a wandb run; offline from here on where the server does not answer or refuses the key."""
         try:
             return self._init(**about)
         except self.wandb.errors.Error as error:
