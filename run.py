@@ -50,7 +50,7 @@ def run_one(config: DictConfig, choices: dict[str, str], overrides: list[str], f
     """Plan and execute. Returns the exit status, and a message where nothing was run."""
     try:
         cfg = compose.typed(config, choices, overrides)
-        plan = make_plan(cfg)
+        plan = make_plan(cfg, overrides)
     except messages.Refused as refusal:
         print(refusal, file=sys.stderr)
         return sweep.REFUSED, str(refusal)

@@ -12,13 +12,16 @@ from pipeline.provenance import hardware
 from pipeline.sources import local_paths, unreadable
 from pipeline.wiring import EVAL
 
+ROOT_KNOBS = {"G": "G", "beta": "algorithm.beta", "epsilon": "algorithm.epsilon"}
 LAUNCHERS = ("local", "inline", "torchrun", "deepspeed", "slurm")
 
 
 def prefixed(name: str, fault: Fault) -> Fault:
     """A fault of a stage under the key that a user would write."""
     prefix = "evaluation" if name.endswith(EVAL) else f"stages.{name}"
-    return dataclasses.replace(fault, key=f"{prefix}.{fault.key}", remedy=fault.remedy.replace("~stages.NAME", f"~stages.{name}"))
+    return dataclasses.replace(
+        fault, key=f"{prefix}.{fault.key}", remedy=fault.remedy.replace("stages.NAME", f"stages.{name}")
+    )
 
 
 def run_faults(cfg: RunConfig, names: list[str]) -> list[Fault]:
@@ -31,7 +34,9 @@ def run_faults(cfg: RunConfig, names: list[str]) -> list[Fault]:
     if cfg.reuse not in ("default", "strict"):
         faults.append(Fault("reuse", f"'{cfg.reuse}' is unknown", "write default or strict"))
     if cfg.launcher.kind not in LAUNCHERS:
-        faults.append(Fault("launcher.kind", f"'{cfg.launcher.kind}' is unknown", suggest(cfg.launcher.kind, LAUNCHERS)))
+        faults.append(
+            Fault("launcher.kind", f"'{cfg.launcher.kind}' is unknown", suggest(cfg.launcher.kind, LAUNCHERS))
+        )
     if cfg.tracker.kind not in ("none", "wandb"):
         faults.append(Fault("tracker.kind", f"'{cfg.tracker.kind}' is unknown", "write none or wandb"))
     if cfg.launcher.num_ranks < 1:
@@ -67,7 +72,9 @@ def engine_faults(engine: EngineConfig) -> list[Fault]:
     if engine.zero_stage not in (0, 1, 2, 3):
         faults.append(Fault("engine.zero_stage", f"is {engine.zero_stage}", "write 0, 1, 2 or 3"))
     elif engine.kind == "torch" and engine.zero_stage:
-        remedy = f"choose engine=zero{engine.zero_stage}, for one stage engine@stages.NAME.engine=zero{engine.zero_stage}"
+        remedy = (
+            f"choose engine=zero{engine.zero_stage}, for one stage engine@stages.NAME.engine=zero{engine.zero_stage}"
+        )
         faults.append(Fault("engine.zero_stage", f"ZeRO-{engine.zero_stage} needs DeepSpeed", remedy))
     if engine.offload and (engine.kind, engine.zero_stage) != ("deepspeed", 3):
         faults.append(Fault("engine.offload", "parameters are only offloaded by ZeRO-3", "choose engine=zero3_offload"))
@@ -84,7 +91,11 @@ def machine_faults(planned: PlannedStage, cfg: RunConfig, warnings: list[str]) -
         if planned.ranks > 1:
             return [Fault(key, f"is {planned.ranks}, launcher=inline has one rank", "choose launcher=local")]
         if planned.cfg.engine.kind == "deepspeed":
-            return [Fault("launcher", f"inline cannot run DeepSpeed, which {planned.name} asks for", "choose launcher=local")]
+            return [
+                Fault(
+                    "launcher", f"inline cannot run DeepSpeed, which {planned.name} asks for", "choose launcher=local"
+                )
+            ]
     if launcher.kind != "local":
         return []
     if machine["gpus"] and planned.ranks > machine["gpus"]:
@@ -104,7 +115,42 @@ def fact_faults(planned: PlannedStage) -> list[Fault]:
             first, second = models[0].facts.get(fact), other.facts.get(fact)
             if first is not None and second is not None and first != second:
                 problem = f"the tokenizer of {other.wired} is not that of {models[0].wired}"
-                remedy = "choose models of one family, or leave the port open: " + f"stages.{planned.name}.inputs.{other.port}=null"
+                remedy = (
+                    "choose models of one family, or leave the port open: "
+                    + f"stages.{planned.name}.inputs.{other.port}=null"
+                )
                 faults.append(Fault(f"stages.{planned.name}.inputs.{other.port}", problem, remedy))
                 break
     return faults
+
+
+def inert_knobs(cfg: RunConfig, stages: list[PlannedStage], overrides: list[str]) -> list[str]:
+    """What was set on the command line and does nothing, or acts on some stages only."""
+    asked = {override.lstrip("+").partition("=")[0] for override in overrides}
+    notes = []
+    for stage in stages:
+        for key, why in stage.outline.inert.items():
+            if f"stages.{stage.name}.{key}" in asked:
+                notes.append(f"stages.{stage.name}.{key} does nothing: {why}")
+    for root, key in ROOT_KNOBS.items():
+        if root in asked:
+            notes += _root_knob(root, key, cfg, stages)
+    return notes
+
+
+def _root_knob(root: str, key: str, cfg: RunConfig, stages: list[PlannedStage]) -> list[str]:
+    """A root knob acts on a stage that reads it, unless the stage has its own value or the knob does nothing there."""
+    having = [stage for stage in stages if _value(stage.cfg, key) is not None]
+    inert = {stage.name: stage.outline.inert[key] for stage in having if key in stage.outline.inert}
+    inert |= {s.name: "it has a value of its own" for s in having if _value(s.cfg, key) != getattr(cfg, root)}
+    acting = [stage.name for stage in having if stage.name not in inert]
+    if not inert:
+        return []
+    why = "; ".join(f"{name}: {reason}" for name, reason in inert.items())
+    return [f"{root} acts on {', '.join(acting) if acting else 'no stage'}{' only' if acting else ''} ({why})"]
+
+
+def _value(config: object, key: str) -> object:
+    for part in key.split("."):
+        config = getattr(config, part, None)
+    return config

@@ -19,10 +19,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
-from pipeline.artifacts import Fault
 from pipeline.config import RunConfig
 from pipeline.kinds import kinds
-from pipeline.messages import Refused, reword
+from pipeline.messages import Refused, reword, unreachable
 from stages.base_model.config import ModelConfig
 from stages.parts.data.config import DataConfig
 
@@ -31,12 +30,12 @@ LONGEST_FOLDER = 200  # characters; file systems allow 255 bytes
 
 
 def register_schemas() -> None:
-    """The types behind the YAML: the root, and one schema a kind of stage (`<kind>_schema` in group `stage`)."""
+    """The types behind the YAML: the root, and one schema a kind of stage (`<kind>_schema`)."""
     root = RunConfig(model=ModelConfig(), student=ModelConfig(), data=DataConfig(), general_data=DataConfig())
     store = ConfigStore.instance()
     store.store(name="run_schema", node=root)
     for name, kind in kinds().items():
-        store.store(group="stage", name=f"{name}_schema", node=kind.config)
+        store.store(name=f"{name}_schema", node=kind.config)
     OmegaConf.register_new_resolver("sweep_folder", sweep_folder, replace=True)
     OmegaConf.register_new_resolver("job_folder", job_folder, replace=True)
 
@@ -57,7 +56,7 @@ def compose(overrides: list[str]) -> RunConfig:
 
 def typed(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> RunConfig:
     """Dataclasses instead of a DictConfig, every interpolation resolved. Raises Refused."""
-    faults = [fault for override in overrides if (fault := _unreachable(override))]
+    faults = [fault for override in overrides if (fault := unreachable(override))]
     if faults:
         raise Refused(faults)
     try:
@@ -65,23 +64,28 @@ def typed(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> 
     except OmegaConfBaseException as error:
         raise Refused([reword(error, overrides)]) from error
     cfg.pipeline = choices["pipeline"]
-    cfg.name = cfg.name or default_name(choices["pipeline"], choices["experiment"])
+    cfg.name = cfg.name or default_name(choices["pipeline"], overrides)
     return cfg
 
 
-def default_name(pipeline: str, experiment: Any) -> str:
+def default_name(pipeline: str, overrides: list[str]) -> str:
     """`<pipeline>` or `<pipeline>-<experiment>`; several experiments are joined with a plus."""
-    if not experiment or experiment == "null":
-        return pipeline
-    names = [experiment] if isinstance(experiment, str) else list(experiment)
-    return f"{pipeline}-{'+'.join(name.strip() for name in names)}".replace("/", "_")
+    chosen = _experiments(overrides)
+    return f"{pipeline}-{'+'.join(chosen)}".replace("/", "_") if chosen else pipeline
 
 
-def sweep_folder(output_dir: str, name: str, pipeline: str, experiment: Any, dry_run: bool) -> str:
+def _experiments(overrides: list[str]) -> list[str]:
+    """Hydra tells a list of choices only in the overrides."""
+    values = [item.partition("=")[2] for item in overrides if item.startswith("experiment=")]
+    names = values[-1].strip("[] ").split(",") if values else []
+    return [name.strip() for name in names if name.strip() not in ("", "null")]
+
+
+def sweep_folder(output_dir: str, name: str, pipeline: str, overrides: list[str], dry_run: bool) -> str:
     """Where a sweep lives. A dry run writes nothing there; Hydra insists on a folder, so it gets a scratch one."""
     if dry_run:
         return str(dry_run_folder())
-    return str(Path(output_dir) / "sweeps" / (name or default_name(pipeline, experiment)))
+    return str(Path(output_dir) / "sweeps" / (name or default_name(pipeline, list(overrides))))
 
 
 def dry_run_folder() -> Path:
@@ -89,23 +93,16 @@ def dry_run_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"dry_run_{os.getpid()}"
 
 
-def job_folder(identity: str) -> str:
-    """The folder of a sweep's job: its overrides, or a hash where they do not make a file name."""
+def job_folder(identity: str, name: str, overrides: list[str]) -> str:
+    """The folder of a sweep's job: its overrides, or a hash where they do not make a file name. The experiment is part
+    of the sweep's own name, unless that was given by hand."""
+    if name and (chosen := _experiments(list(overrides))):
+        identity = f"experiment={'+'.join(chosen)}" + (f",{identity}" if identity else "")
     if not identity:
         return "default"
     if "/" in identity or len(identity) > LONGEST_FOLDER:
         return "overrides-" + hashlib.sha256(identity.encode()).hexdigest()[:16]
     return identity
-
-
-def _unreachable(override: str) -> Fault | None:
-    """`engine.zero_stage=2` would set the root's copy, which no stage reads: each has its own."""
-    key = override.lstrip("+~").split("=")[0]
-    group, _, field = key.partition(".")
-    if not field or group != "engine":
-        return None
-    remedy = f"write it for a stage, stages.NAME.engine.{field}=..., or choose engine=NAME for all of them"
-    return Fault(key, "is read by no stage: each has its own engine settings", remedy)
 
 
 register_schemas()  # on import, because a launcher's worker process imports this module and calls nothing of it

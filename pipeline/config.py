@@ -130,6 +130,7 @@ class RunConfig:
     launcher: LauncherConfig = field(default_factory=LauncherConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
     scale: dict[str, Any] = field(default_factory=dict)  # numbers by role; stage entries read ${scale.ROLE.FIELD}
+    algorithm: Any = None  # one choice for all RL stages, each of which has a copy of its own, as of the engine
     # One choice for all stages; typed by the heads that read them (pipeline/compose.py), which say ${model}, ${data}.
     model: Any = None
     student: Any = None

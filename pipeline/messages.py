@@ -54,7 +54,7 @@ def line(fault: Fault) -> str:
 def nearest(word: str, options: Iterable[str]) -> str | None:
     """The option that was probably meant, if one is near."""
     known = sorted(set(options))
-    return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=0.5)), None)
+    return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=0.6)), None)
 
 
 def suggest(word: str, options: Iterable[str]) -> str:
@@ -71,7 +71,9 @@ def reword(error: Exception, overrides: list[str]) -> Fault:
         return _missing_choice(error, overrides)
     if isinstance(error, OverrideParseException):
         problem = "cannot be read"
-        return Fault(error.override or "override", problem, "write KEY=VALUE; quote what has spaces, commas or brackets")
+        return Fault(
+            error.override or "override", problem, "write KEY=VALUE; quote what has spaces, commas or brackets"
+        )
     if isinstance(error, HydraException):
         return _composition(error, overrides)
     key = getattr(error, "full_key", None) or "config"
@@ -82,11 +84,20 @@ def reword(error: Exception, overrides: list[str]) -> Fault:
     return Fault(key, _first_line(error), "write a value of that type")
 
 
+def unreachable(override: str) -> Fault | None:
+    """`engine.zero_stage=2` would set the root's copy, which no stage reads: each has its own."""
+    key = override.lstrip("+~").split("=")[0]
+    group, _, field = key.partition(".")
+    if not field or group not in ("engine", "algorithm"):
+        return None
+    remedy = f"write it for a stage, stages.NAME.{group}.{field}=..., or choose {group}=NAME for all of them"
+    return Fault(key, f"is read by no stage: each has its own {group} settings", remedy)
+
+
 def _missing_choice(error: MissingConfigException, overrides: list[str]) -> Fault:
     group, _, name = str(error.missing_cfg_file).rpartition("/")
-    options = [option for option in (error.options or []) if not option.endswith("_schema")]
     key = next((item.split("=")[0] for item in overrides if item.endswith(f"={name}")), group or name)
-    return Fault(key.lstrip("+"), f"there is no {group or 'file'} '{name}'", suggest(name, options))
+    return Fault(key.lstrip("+"), f"there is no {group or 'file'} '{name}'", suggest(name, error.options or []))
 
 
 def _missing_value(error: Exception, key: str) -> Fault:
@@ -97,11 +108,17 @@ def _missing_value(error: Exception, key: str) -> Fault:
     return Fault(full, "has no value", f"write {full}=...")
 
 
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
 def _composition(error: HydraException, overrides: list[str]) -> Fault:
     text = str(error)
     if match := re.search(r"Ambiguous value for argument '([^']+)'", text):
         key, _, values = match[1].partition("=")
-        return Fault(key, f"has several values: {values}", f"add -m to sweep over them, or write {key}=[{values}]")
+        return Fault(
+            key, f"has several values: {values}", f"add -m to sweep over them; a list is written {key}=[{values}]"
+        )
     if match := re.search(r"Could not override '([^']+)'", text):
         return _unknown_key(match[1], overrides)
     if match := re.search(r"Could not delete from config. '([^']+)' does not exist", text):
@@ -129,8 +146,9 @@ def _wrong_type(cause: str, value: str) -> str:
 def _unknown_key(key: str, overrides: list[str]) -> Fault:
     """A key or group that does not exist, with the nearest that does."""
     if "@" in key:
-        group, _, package = key.partition("@")
-        return Fault(key, "matches no group of this recipe", _group_remedy(group, package, overrides))
+        return _unknown_package(key, overrides)
+    if fault := unreachable(key):
+        return fault
     known = _known_keys(overrides)
     parts = key.split(".")
     depth = next(i for i in range(len(parts)) if not _exists(known, parts[: i + 1]))
@@ -138,13 +156,19 @@ def _unknown_key(key: str, overrides: list[str]) -> Fault:
     children = [str(child) for child in parent] if isinstance(parent, DictConfig) else []
     wrong, prefix = parts[depth], ".".join([*parts[:depth], ""])
     if wrong in SYNONYMS:
-        return Fault(key, f"'{wrong}' is unknown", f"here it is called {SYNONYMS[wrong]}: {_where(SYNONYMS[wrong], prefix, known)}")
+        return Fault(
+            key,
+            f"'{wrong}' is unknown",
+            f"here it is called {SYNONYMS[wrong]}: {_where(SYNONYMS[wrong], prefix, known)}",
+        )
     what = "stage" if prefix == "stages." else "key"
     close = nearest(wrong, children)
     rest = ".".join(parts[depth + 1 :])
     if close:
         return Fault(key, f"there is no {what} '{wrong}'", f"write {prefix}{close}{'.' + rest if rest else ''}")
-    return Fault(key, f"there is no {what} '{wrong}'", suggest(wrong, children) if children else "see python run.py --help")
+    return Fault(
+        key, f"there is no {what} '{wrong}'", suggest(wrong, children) if children else "see python run.py --help"
+    )
 
 
 def _where(ours: str, prefix: str, known: DictConfig) -> str:
@@ -155,13 +179,15 @@ def _where(ours: str, prefix: str, known: DictConfig) -> str:
     return f"stages.NAME.{ours}=..."
 
 
-def _group_remedy(group: str, package: str, overrides: list[str]) -> str:
-    stages = _known_keys(overrides).stages
+def _unknown_package(key: str, overrides: list[str]) -> Fault:
+    group, _, package = key.partition("@")
+    stages = [str(name) for name in _known_keys(overrides).stages]
     parts = package.split(".")
     if len(parts) > 1 and parts[0] == "stages" and parts[1] not in stages:
-        close = nearest(parts[1], [str(name) for name in stages])
-        return f"write {group}@stages.{close or 'NAME'}.{group}=..."
-    return f"write {group}@stages.NAME.{group}=..., for a stage that has one"
+        close = nearest(parts[1], stages)
+        remedy = f"write {group}@stages.{close}.{group}=..." if close else suggest(parts[1], stages)
+        return Fault(key, f"there is no stage '{parts[1]}'", remedy)
+    return Fault(key, f"has no {group} to choose", f"write {group}@stages.NAME.{group}=..., for a stage that has one")
 
 
 def _exists(known: DictConfig, parts: list[str]) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import Fault, Outline
-from pipeline.checks import config_faults, fact_faults, file_faults, machine_faults, run_faults
+from pipeline.checks import config_faults, fact_faults, file_faults, inert_knobs, machine_faults, run_faults
 from pipeline.config import LauncherConfig, RunConfig, StageConfig
 from pipeline.fingerprint import fingerprint
 from pipeline.kinds import Kind, kinds
@@ -32,7 +32,7 @@ from pipeline.wiring import EVAL, Wiring, ancestors, wire
 MOST_PARALLEL = 2  # stages side by side, where the launcher does not say
 
 
-def make_plan(cfg: RunConfig) -> Plan:
+def make_plan(cfg: RunConfig, overrides: list[str] | None = None) -> Plan:
     """Order, check, name and look up every stage. Raises Refused with all faults; writes nothing."""
     store = Path(cfg.output_dir) / "store"
     digests = Digests.of_store(store)
@@ -50,6 +50,7 @@ def make_plan(cfg: RunConfig) -> Plan:
         faults += machine_faults(planned, cfg, plan.warnings)
         faults += fact_faults(planned)
         plan.stages.append(planned)
+    plan.warnings += inert_knobs(cfg, plan.stages, overrides or [])
     _mark_wanted(plan, cfg, before)
     if not faults:
         faults += _from_stage_faults(plan, cfg, before)

@@ -88,7 +88,9 @@ def _from_folder(port: str, kind: str, wired: str, digests: Digests) -> Source |
         return Fault("", f"'{path}' is a {sealed['kind']}, not a {kind}", f"name the folder of a {kind}")
     if (path / MANIFEST).exists():
         ports = [p for p, out in json.loads((path / MANIFEST).read_text())["outputs"].items() if out["kind"] == kind]
-        return Fault("", f"'{path}' is a whole result", f"name one of its outputs: path:{path / (ports or ['PORT'])[0]}")
+        return Fault(
+            "", f"'{path}' is a whole result", f"name one of its outputs: path:{path / (ports or ['PORT'])[0]}"
+        )
     facts = {key: value for key, value in (sealed or {}).items() if key not in ("kind", "path", "digest")}
     digest = sealed["digest"] if sealed else digests.of(path)
     return Source(port, kind, wired, digest[:16], path=path, digest=digest, facts={"path": str(path), **facts})

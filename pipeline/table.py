@@ -51,7 +51,6 @@ def _notes(plan: Plan) -> list[str]:
             notes.append(f"{stage.name}: {stage.why}")
         if not stage.evaluates:
             notes += [f"{stage.name}: {warning}" for warning in stage.outline.warnings]
-            notes += [f"stages.{stage.name}.{key} does nothing: {why}" for key, why in stage.outline.inert.items()]
     return [f"  {note}" for note in notes]
 
 

@@ -80,7 +80,9 @@ def _source(name: str, port: str, stages: dict[str, StageConfig], digests: Diges
         return Fault(key, problem, _compatible(name, key, declared, wired, stages))
     made = kinds()[stages[maker].kind].outputs
     if output not in made:
-        return Fault(key, f"{maker} has no output '{output}'", suggest(f"{maker}.{output}", [f"{maker}.{p}" for p in made]))
+        return Fault(
+            key, f"{maker} has no output '{output}'", suggest(f"{maker}.{output}", [f"{maker}.{p}" for p in made])
+        )
     if made[output].kind != declared.kind:
         problem = f"{wired} is a {made[output].kind}, the port takes a {declared.kind}"
         return Fault(key, problem, _compatible(name, key, declared, wired, stages))
@@ -93,12 +95,26 @@ def _compatible(name: str, key: str, declared: Port, wired: str, stages: dict[st
         f"{maker}.{output}"
         for maker, stage in stages.items()
         for output, made in kinds()[stage.kind].outputs.items()
-        if made.kind == declared.kind and maker not in (name, name.removesuffix(EVAL)) and not maker.endswith(EVAL)
+        if made.kind == declared.kind and not maker.endswith(EVAL) and not _needs(maker, name, stages)
     ]
     if not fitting:
         return f"write {key}=path:FOLDER of a {declared.kind}, or leave {name} out too: ~stages.{name}"
     close = nearest(wired, fitting) or fitting[0]
     return f"write {key}={close} (a {declared.kind}: {', '.join(fitting)})"
+
+
+def _needs(stage: str, other: str, stages: dict[str, StageConfig]) -> bool:
+    """Whether `stage` is `other` or comes after it, so that `other` cannot read it."""
+    seen: set[str] = set()
+    waiting = [stage]
+    while waiting:
+        name = waiting.pop()
+        if name == other.removesuffix(EVAL):
+            return True
+        if name in stages and name not in seen:
+            seen.add(name)
+            waiting += [wired.partition(".")[0] for wired in stages[name].inputs.values() if wired]
+    return False
 
 
 def _unknown_port(name: str, port: str, stage: StageConfig) -> Fault:
@@ -120,7 +136,8 @@ def _order(wiring: Wiring) -> None:
         if name in path:
             cycle = [*path[path.index(name) :], name]
             wiring.broken.update(cycle)
-            key = f"stages.{cycle[-2]}.inputs"
+            port = next(p for p, source in wiring.sources[cycle[-2]].items() if source.stage == name)
+            key = f"stages.{cycle[-2]}.inputs.{port}"
             remedy = "rewire one of them to a stage outside the circle"
             wiring.faults.append(Fault(key, f"stages wait for each other: {' <- '.join(cycle)}", remedy))
             return
