@@ -58,8 +58,8 @@ def algorithm_faults(cfg: AlgorithmConfig) -> list[Fault]:
 
 
 def _unknown(key: str, value: str) -> Fault:
-    near = difflib.get_close_matches(str(value), CHOICES[key], n=1, cutoff=0.5)
-    hint = f"write {near[0]}" if near else f"write one of {', '.join(CHOICES[key])}"
+    near = difflib.get_close_matches(str(value), CHOICES[key], n=2, cutoff=0.5)
+    hint = f"write {' or '.join(near)}" if near else f"write one of {', '.join(CHOICES[key])}"
     return Fault(key, f"'{value}' is unknown", hint)
 
 
