@@ -12,6 +12,7 @@ Channel: JSON lines. To the server {"start": key, "folder", "console", "rank", "
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -64,6 +65,7 @@ class ForkServer:
             )
         theirs.close()
         self.lock = threading.Lock()
+        self.broken = ""  # why it cannot fork any more
         self.inboxes: dict[str, queue.Queue[dict[str, Any]]] = {}
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -71,33 +73,48 @@ class ForkServer:
         """Fork a rank; what happens to it arrives in `inbox`, which several ranks may share."""
         with self.lock:
             self.inboxes[key] = inbox
+            if self.broken:
+                inbox.put({"broken": self.broken})
         self._send({"start": key, **request})
 
     def kill(self, key: str, number: int) -> None:
         """Signal a rank: SIGTERM asks it alone, SIGKILL ends its whole process group."""
         self._send({"kill": key, "signal": number})
 
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self.channel.shutdown(socket.SHUT_RDWR)
-        self.process.wait()
+    @property
+    def alive(self) -> bool:
+        return not self.broken and self.process.poll() is None
 
     def _send(self, message: dict[str, Any]) -> None:
         with self.lock, contextlib.suppress(BrokenPipeError):  # its end is reported by _listen
             self.channel.sendall((json.dumps(message) + "\n").encode())
 
     def _listen(self) -> None:
-        broken = "the fork server died"
+        reason = "the fork server died"
         with self.channel.makefile() as lines, contextlib.suppress(OSError):
             for line in lines:
                 message = json.loads(line)
-                broken = message.get("broken", broken)
+                reason = message.get("broken", reason)
                 key = message.get("started") or message.get("ended")
                 if key in self.inboxes:
                     self.inboxes[key].put(message)
         with self.lock:
+            self.broken = reason
             for inbox in self.inboxes.values():
-                inbox.put({"broken": broken})
+                inbox.put({"broken": reason})
+
+
+@functools.cache
+def _servers() -> dict[tuple[str, ...], ForkServer]:
+    return {}
+
+
+def shared_server(preload: list[str], console: Path) -> ForkServer:
+    """One server a process, for all jobs of a sweep: the imports are paid once. It ends with the process."""
+    servers, key = _servers(), tuple(preload)
+    if key not in servers or not servers[key].alive:
+        servers[key] = ForkServer(preload, console)
+    return servers[key]
 
 
 def serve(channel: socket.socket, preload: list[str]) -> None:
@@ -119,11 +136,11 @@ def serve(channel: socket.socket, preload: list[str]) -> None:
     ranks: dict[int, str] = {}  # pid -> key
     unread = b""
     while True:
-        readable, _, _ = select.select([channel, wake], [], [])
+        readable, _, _ = select.select([channel.fileno(), wake], [], [])
         if wake in readable:
             os.read(wake, 4096)
             reap(channel, ranks)
-        if channel in readable:
+        if channel.fileno() in readable:
             received = channel.recv(65536)
             if not received:
                 break

@@ -98,7 +98,7 @@ def rebuild(hint: Any, value: Any) -> Any:
     """The inverse of `plain`, by type hints. OmegaConf would merge a dict into the class's default instead."""
     if value is None or hint is Any:
         return value
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
         return hint(**{name: rebuild(hints[name], item) for name, item in value.items()})
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)

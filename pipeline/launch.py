@@ -8,6 +8,7 @@ so they are killed, and the rank that died first is the one whose traceback is t
 from __future__ import annotations
 
 import json
+import os
 import queue
 import signal
 import socket
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pipeline.config import LauncherConfig
-from pipeline.forkserver import ForkServer
+from pipeline.forkserver import shared_server
 from pipeline.job import DISK_FULL, INTERRUPTED
 from pipeline.plan_types import PlannedStage
 from pipeline.worker import Place, run_rank
@@ -55,9 +56,6 @@ class Launcher(Protocol):
     def run(self, folder: Path, planned: PlannedStage, stop: Stop) -> Outcome:
         """Run the job in `folder` to its end. Blocks; several stages may do so from threads of their own."""
 
-    def close(self) -> None:
-        """Leave no process behind."""
-
 
 def make_launcher(cfg: LauncherConfig, console: Path, preload: list[str]) -> Launcher:
     if cfg.kind == "inline":
@@ -74,10 +72,11 @@ class InlineLauncher:
     """The same function in this process; its output stays on the screen."""
 
     def run(self, folder: Path, planned: PlannedStage, stop: Stop) -> Outcome:
-        return outcome_of(folder, {0: run_rank(folder, Place(), stop.event)}, first=0)
-
-    def close(self) -> None:
-        pass
+        environment = dict(os.environ)
+        status = run_rank(folder, Place(), stop.event)
+        os.environ.clear()  # what a rank sets must not reach the next stage, nor what the driver starts
+        os.environ.update(environment)
+        return outcome_of(folder, {0: status}, first=0)
 
 
 class LocalLauncher:
@@ -85,7 +84,7 @@ class LocalLauncher:
 
     def __init__(self, console: Path, preload: list[str]) -> None:
         self.console = console
-        self.server = ForkServer(preload, console)
+        self.server = shared_server(preload, console)
 
     def run(self, folder: Path, planned: PlannedStage, stop: Stop) -> Outcome:
         inbox: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -132,9 +131,6 @@ class LocalLauncher:
                     first = rank
                     deadline = time.monotonic() + (STRAGGLER_SECONDS if message["status"] == INTERRUPTED else 0.0)
         return Outcome("interrupted") if asked > 1 and first is not None else outcome_of(folder, statuses, first)
-
-    def close(self) -> None:
-        self.server.close()
 
 
 def outcome_of(folder: Path, statuses: dict[int, int], first: int | None) -> Outcome:

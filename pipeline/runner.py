@@ -12,6 +12,7 @@ import functools
 import os
 import shlex
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -86,7 +87,6 @@ def execute(
             stack.callback(tracker.close)
             run = Run(plan, cfg, run_dir, command, records, display, tracker, preload)
             stack.enter_context(stop_on_signals(run))
-            stack.callback(lambda: run.launcher is not None and run.launcher.close())
             schedule(run)
             return conclude(run)
         except OSError as error:
@@ -98,11 +98,17 @@ def execute(
 
 @contextlib.contextmanager
 def stop_on_signals(run: Run) -> Iterator[None]:
-    """SIGTERM and Ctrl-C ask for checkpoints; the second one ends the ranks at once."""
+    """SIGTERM and Ctrl-C ask for checkpoints; the second one ends the ranks at once.
+
+    A job that a Hydra launcher runs in a thread leaves signals to the process that the thread belongs to.
+    """
 
     def handle(number: int, _: object) -> None:
         run.stop.request(number)
 
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     earlier = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -149,9 +155,7 @@ def ready_stages(run: Run) -> list[PlannedStage]:
             stage.wanted
             and run.records[stage.name].status == "waiting"
             and all(run.records[name].finished for name in sources)
-            and (
-                stage.evaluates is not None or not gates.pending(run.plan, sources, run.gates)
-            )
+            and (stage.evaluates is not None or not gates.pending(run.plan, sources, run.gates))
         ):
             ready.append(stage)
     return sorted(ready, key=lambda stage: urgency(run.plan, stage))

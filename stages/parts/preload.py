@@ -6,7 +6,9 @@ transformers loads lazily: the classes are touched here, or every rank would pay
 from __future__ import annotations
 
 import datasets  # noqa: F401
+import math_verify  # noqa: F401
 import numpy  # noqa: F401
+import reasoning_gym  # noqa: F401
 import safetensors.torch  # noqa: F401
 import torch
 import torch.distributed  # noqa: F401

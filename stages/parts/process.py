@@ -23,7 +23,7 @@ def prepare(context: Context) -> None:
     np.random.seed(context.seed % 2**32)  # noqa: NPY002 (libraries draw from the legacy generator)
     torch.manual_seed(context.seed)
     # Warnings only: a few CUDA operations have no deterministic form, and a run must not die of them.
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import the compiler: 3 s
     torch.utils.deterministic.fill_uninitialized_memory = False  # ours are written before they are read
     if torch.cuda.is_available():
         torch.cuda.set_device(context.local_rank)

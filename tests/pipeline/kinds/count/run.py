@@ -8,6 +8,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import torch.distributed
+
 from pipeline.artifacts import Artifact, Interrupted, StageFailed
 from pipeline.tracking import Context, Metrics
 from tests.pipeline.kinds.count.config import CountConfig
@@ -28,6 +30,8 @@ def run(cfg: CountConfig, inputs: dict[str, Artifact], context: Context) -> Metr
             fail(cfg)
         time.sleep(cfg.step_seconds)
         trace(cfg, f"step {step} {context.rank}")
+        if context.world_size > 1:
+            torch.distributed.barrier()  # where the others wait for a rank that has died
         context.log(step, {"count/value": cfg.start + step})
         context.progress(step, cfg.steps, count=step)
         if context.is_main:
@@ -38,7 +42,7 @@ def run(cfg: CountConfig, inputs: dict[str, Artifact], context: Context) -> Metr
         if context.stop.is_set():
             raise Interrupted(f"stopped after step {step}")
     count = before + cfg.start + cfg.steps
-    if cfg.fail != "nothing":
+    if cfg.fail != "nothing" and context.is_main:
         (context.output("total") / "total.json").write_text(json.dumps({"count": count}))
         context.declare("total", rows=cfg.steps)
     return {"count/value": count, "reasoning/pass@1": cfg.value}

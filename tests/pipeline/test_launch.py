@@ -1,0 +1,169 @@
+"""Ranks: how they start, die, take each other down, and never outlive their driver."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.forkserver import ROOT
+from pipeline.launch import free_port
+from pipeline.runner import execute
+from tests.pipeline.build_plan import command, config, plan_of, planned
+
+
+def run(root: Path, *stages) -> int:
+    return execute(plan_of(root, *stages), config(root, "local"), root / "runs/run", [], preload=("torch",))
+
+
+def summary(root: Path, name: str = "run") -> dict:
+    return json.loads((root / "runs" / name / "summary.json").read_text())
+
+
+def pids(trace: Path, word: str = "start") -> list[int]:
+    lines = trace.read_text().splitlines() if trace.exists() else []
+    return [int(line.split()[-1]) for line in lines if line.startswith(word)]
+
+
+def alive(pid: int) -> bool:
+    """Running, and not just waiting to be collected."""
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def wait_until(condition, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def driver(root: Path, stages: list[dict], name: str = "run") -> subprocess.Popen:
+    return subprocess.Popen(command(root, "local", stages, name), cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_stage_starts_in_a_fraction_of_a_second_and_the_parent_has_no_torch(tmp_path):
+    code = """
+import sys, time
+from pathlib import Path
+from tests.pipeline.build_plan import config, plan_of, planned
+from pipeline.runner import execute
+root = Path(sys.argv[1])
+stages = [planned(str(number), start=number) for number in range(6)]
+status = execute(plan_of(root, *stages), config(root, "local"), root / "runs/run", [], preload=("torch",))
+assert not {"torch", "transformers", "datasets"} & set(sys.modules)
+sys.exit(status)
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True)
+    made = [json.loads(path.read_text())["created"][17:26] for path in tmp_path.glob("store/*/artifact.json")]
+    seconds = sorted(float(one) for one in made)
+    gaps = sorted((later - earlier) % 60 for earlier, later in itertools.pairwise(seconds))
+    assert gaps[2] < 1.0, gaps  # the median, start to seal
+
+
+def test_two_ranks_form_a_group_and_both_run(tmp_path):
+    trace = tmp_path / "trace"
+    assert run(tmp_path, planned("a", ranks=2, trace=str(trace))) == 0
+    assert len(set(pids(trace))) == 2
+
+
+@pytest.mark.parametrize(
+    ("fail", "message"),
+    [
+        ("raise", "rank 1 of 2: ValueError: a planted fault"),
+        ("kill", "rank 1 of 2: the process was ended by SIGKILL (out of memory?)"),
+        ("exit", "rank 1 of 2: exit status 3"),
+    ],
+)
+def test_a_rank_that_dies_takes_the_others_down(tmp_path, fail, message):
+    trace = tmp_path / "trace"
+    stage = planned(
+        "a", ranks=2, trace=str(trace), fail=fail, fail_rank=1, steps=1000, step_seconds=0.1, fail_at_step=3
+    )
+    began = time.monotonic()
+    assert run(tmp_path, stage) == 1
+    assert time.monotonic() - began < 15
+    assert summary(tmp_path)["error"]["message"] == message
+    assert not any(alive(pid) for pid in pids(trace))
+    if fail == "raise":
+        console = (tmp_path / "runs/run/console.log").read_text()
+        told = console[console.index("=== a failed") :]
+        assert told.index("a planted fault") < 100 and "ValueError: a planted fault" in told
+
+
+def test_what_a_rank_started_dies_with_it(tmp_path):
+    trace = tmp_path / "trace"
+    assert run(tmp_path, planned("a", trace=str(trace), fail="child")) == 0
+    (child,) = pids(trace, "child")
+    wait_until(lambda: not alive(child))
+
+
+def test_a_killed_driver_leaves_no_process_and_the_next_run_resumes(tmp_path):
+    trace = tmp_path / "trace"
+    stages = [{"name": "a", "ranks": 2, "steps": 60, "step_seconds": 0.05, "trace": str(trace)}]
+    process = driver(tmp_path, stages)
+    wait_until(lambda: trace.exists() and "step 5" in trace.read_text(), 60)
+    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    process.kill()
+    process.wait()
+    wait_until(lambda: not any(alive(pid) for pid in [*pids(trace), *map(int, children)]), 5)
+    assert len(children) == 1  # the fork server
+
+    again = driver(tmp_path, stages)
+    assert again.wait() == 0
+    assert [stage["status"] for stage in summary(tmp_path)["stages"]] == ["resumed"]
+    rows = [
+        json.loads(line)["step"] for line in (tmp_path / "runs/run/stages/a/metrics.jsonl").read_text().splitlines()
+    ]
+    assert rows == list(range(1, 61))
+
+
+def test_a_rank_that_hangs_ends_at_the_second_signal(tmp_path):
+    trace = tmp_path / "trace"
+    process = driver(tmp_path, [{"name": "a", "fail": "hang", "fail_at_step": 2, "trace": str(trace)}])
+    wait_until(lambda: trace.exists() and "step 1" in trace.read_text(), 60)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=10) == 143
+    assert not any(alive(pid) for pid in pids(trace))
+
+
+def test_a_signal_to_the_whole_group_still_checkpoints(tmp_path):
+    """As the terminal's Ctrl-C and many batch systems send it."""
+    trace = tmp_path / "trace"
+    stages = [{"name": "a", "steps": 100, "step_seconds": 0.05, "trace": str(trace)}]
+    process = subprocess.Popen(command(tmp_path, "local", stages), cwd=ROOT, start_new_session=True)
+    wait_until(lambda: trace.exists() and "step 3" in trace.read_text(), 60)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=20) == 130
+    assert list(tmp_path.glob("store/.partial/*/checkpoints/count.json"))
+
+
+def test_two_drivers_on_one_store_compute_a_stage_once(tmp_path):
+    trace = tmp_path / "trace"
+    stages = [{"name": "a", "steps": 20, "step_seconds": 0.1, "trace": str(trace)}, {"name": "b", "start": 5}]
+    drivers = [driver(tmp_path, stages, name) for name in ("first", "second")]
+    outputs = [process.communicate()[0] for process in drivers]
+    assert [process.returncode for process in drivers] == [0, 0]
+    assert len(pids(trace)) == 1
+    assert sorted(summary(tmp_path, name)["stages"][0]["status"] for name in ("first", "second")) == ["cached", "ran"]
+    assert sum("is computing it; waiting" in output for output in outputs) >= 1
+
+
+def test_a_library_that_cannot_be_loaded_is_told(tmp_path):
+    plan = plan_of(tmp_path, planned("a"))
+    assert execute(plan, config(tmp_path, "local"), tmp_path / "runs/run", [], preload=("no_such_library",)) == 1
+    assert summary(tmp_path)["error"]["message"] == "ModuleNotFoundError: No module named 'no_such_library'"
+
+
+def test_a_free_port_can_be_bound():
+    assert free_port() > 1023
