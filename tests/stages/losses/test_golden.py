@@ -14,7 +14,7 @@ from stages.parts.losses.counts import count_batch
 from stages.parts.losses.distillation import hard_and_soft, token_divergence
 from stages.parts.losses.importance import importance_weights
 from stages.parts.losses.kl import kl_estimate
-from stages.parts.losses.overlong import soft_overlong_penalty
+from stages.parts.losses.overlong import shape_rewards, soft_overlong_penalty
 from stages.parts.losses.ratios import sequence_ratio
 from stages.parts.losses.reductions import token_weights
 from stages.parts.losses.value import generalised_advantages, moments, token_rewards, value_loss, whiten_by
@@ -181,6 +181,15 @@ def test_soft_overlong():
     penalties = soft_overlong_penalty(torch.tensor([1, 80, 90, 100, 130]), 100, 20)
     assert penalties.tolist() == pytest.approx([0, 0, -0.5, -1, -1], abs=TOLERANCE)
     assert soft_overlong_penalty(torch.tensor([130]), 100, 0).tolist() == [0.0]
+
+
+def test_rewards_after_the_length_rules():
+    # right and short; right but cut off: 0 - 1; cannot be judged, cut off or not
+    rewards, lengths = double(1, 1, math.nan, math.nan), torch.tensor([10, 100, 10, 100])
+    cfg = config(truncated_reward=0.0, overlong_buffer_tokens=20)
+    shaped = shape_rewards(rewards, lengths, torch.tensor([False, True, False, True]), cfg, 100)
+    assert shaped[:2].tolist() == [1.0, -1.0] and shaped[2:].isnan().all()
+    assert shape_rewards(rewards, lengths, torch.tensor([True] * 4), config(), 100)[:2].tolist() == [1.0, 1.0]
 
 
 def test_importance_weights():
