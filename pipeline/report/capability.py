@@ -59,12 +59,14 @@ def behaviours(run: RunView) -> str:
 
 
 def _is_accuracy(key: str) -> bool:
-    return key.count("/") > 1 or "@" in key or key.endswith(("/problems", "/samples", "accuracy"))
+    return key.count("/") > 1 or "@" in key or key.endswith("/problems")
 
 
 def _cell(key: str, value: float | None) -> str:
     """Shares are told in percent; lengths and counts as they are."""
-    is_share = value is not None and 0 <= value <= 1 and not any(word in key for word in ("length", "tokens", "count"))
+    is_share = (
+        value is not None and 0 <= value <= 1 and not any(word in key for word in ("length", "tokens", "unjudged"))
+    )
     return percent(value) if is_share and value is not None else number(value)
 
 
@@ -99,7 +101,7 @@ def _suite_table(run: RunView, suite: str) -> str:
             pass_at_k(row["n"], row["c"], k) for row in evaluation.results if row["suite"] == suite and row["n"] >= k
         ]
         rows.append([
-            f"{text(stage.name)}<small>{len(rates)} problems</small>",
+            f"{text(stage.name).replace('_', '_<wbr>')}<small>{len(rates)} problems</small>",
             f"<b>{percent(accuracy.mean)}</b> <small>{percent(accuracy.low)} – {percent(accuracy.high)}</small>",
             whisker(accuracy.mean, accuracy.low, accuracy.high, domain),
             _change(stage, rates, by_name),
@@ -125,15 +127,15 @@ def _difference(after: dict[str, float], before: dict[str, float], name: str) ->
     direction = "up" if difference.low > 0 else "down" if difference.high < 0 else "level"
     return (
         f'<div><span class="{direction}">{signed(difference.mean)}</span> '
-        f"<small>{signed(difference.low)} … {signed(difference.high)} from {text(name)}</small></div>"
+        f"<small>{signed(difference.low)} … {signed(difference.high)}</small> <small>from {text(name)}</small></div>"
     )
 
 
 def _largest_k(run: RunView, suite: str) -> int:
-    """The largest k that every evaluation of the suite can tell."""
-    return min(
-        row["n"] for stage in run.stages for row in stage.results if stage.kind == "evaluate" and row["suite"] == suite
-    )
+    """The largest number of responses a problem that every evaluation has (a few may not have been judged)."""
+    evaluations = [stage for stage in run.stages if stage.kind == "evaluate"]
+    most = [max((row["n"] for row in stage.results if row["suite"] == suite), default=0) for stage in evaluations]
+    return min(n for n in most if n)
 
 
 def _family_table(run: RunView, suite: str) -> str:

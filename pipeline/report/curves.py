@@ -70,13 +70,13 @@ def stage_charts(stage: StageView) -> str:
 
 
 def series_of(stage: StageView) -> dict[str, list[tuple[float, float]]]:
-    """metric -> (step, value), without what was not finite."""
+    """metric -> (step, value), without what was not finite or was recorded at one step only."""
     found: dict[str, list[tuple[float, float]]] = {}
     for row in stage.rows:
         for key, value in row.items():
             if key != "step" and isinstance(value, int | float):
                 found.setdefault(key, []).append((row["step"], float(value)))
-    return found
+    return {key: points for key, points in found.items() if points[0][0] != points[-1][0]}
 
 
 def _matching(pattern: str, name: str, recorded: dict[str, list[tuple[float, float]]]) -> list[tuple[str, str]]:

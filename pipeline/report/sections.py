@@ -54,31 +54,28 @@ def headline(run: RunView) -> str:
 
 
 def ledgers(run: RunView) -> str:
-    """The metrics of every stage of kind `sample`: totals, then what was dropped by reason, as bars."""
+    """Every stage that keeps a ledger: what was sampled, kept, and dropped by reason, as bars."""
     parts = []
     for stage in run.main_stages:
-        if stage.kind != "sample" or not stage.metrics:
-            continue
-        numbers = {
-            key: value for key, value in stage.metrics.items() if value is not None and not key.startswith("time/")
+        ledger = {
+            key.removeprefix("ledger/"): value for key, value in stage.metrics.items() if key.startswith("ledger/")
         }
-        sampled = next((value for key, value in numbers.items() if key.split("/")[-1] in ("sampled", "responses")), 0.0)
-        bars = [(key, value) for key, value in numbers.items() if _is_tally(key, value, sampled)]
-        rest = [(key, value) for key, value in numbers.items() if not _is_tally(key, value, sampled)]
+        sampled = ledger.pop("sampled", None)
+        if not sampled:
+            continue
+        problems, kept_problems = ledger.pop("problems", None), ledger.pop("problems_kept", None)
         rows = "".join(
-            f'<li><span class="name">{text(key)}</span>'
+            f'<li><span class="name">{text(name.replace("_", " "))}</span>'
             f'<span class="bar"><i style="width:{100 * value / sampled:.2f}%"></i></span>'
             f'<span class="value">{count(value)} <small>{percent(value / sampled)}%</small></span></li>'
-            for key, value in bars
+            for name, value in ledger.items()
+            if value and not name.endswith("_share")
         )
-        others = ", ".join(f"{text(key)} {number(value)}" for key, value in rest)
-        parts.append(f'<h3>{text(stage.name)}</h3><ul class="bars">{rows}</ul><p class="note">{others}</p>')
+        told = (
+            f"{count(sampled)} responses to {number(problems)} problems; kept some for {number(kept_problems)} of them"
+        )
+        parts.append(f'<h3>{text(stage.name)}</h3><p class="note">{told}</p><ul class="bars">{rows}</ul>')
     return "".join(parts)
-
-
-def _is_tally(key: str, value: float, sampled: float) -> bool:
-    """A count of responses, and not a rate or a count of something else."""
-    return sampled > 0 and value == int(value) and 0 <= value <= sampled and key.split("/")[0] in ("ledger", "sample")
 
 
 def side_by_side(run: RunView) -> str:
@@ -112,7 +109,7 @@ def _telling_problems(run: RunView, models: list[str]) -> list[str]:
     rates: dict[str, dict[str, list[float]]] = {}
     for name in models:
         for row in run.by_name[f"{name}.eval"].results:
-            rates.setdefault(row["suite"], {}).setdefault(row["problem_id"], []).append(row["c"] / row["n"])
+            rates.setdefault(row["suite"], {}).setdefault(row["problem_id"], []).append(row["c"] / max(row["n"], 1))
     chosen = []
     for problems in rates.values():
         order = sorted(problems, key=lambda key: (min(problems[key]) - max(problems[key]), key))
@@ -130,15 +127,17 @@ def _verdict(row: dict[str, Any]) -> str:
 
 
 def samples(run: RunView) -> str:
-    """The last responses that each stage showed, beside the first ones."""
+    """Responses that each stage showed: one of the first step and a few of the last; or one a verdict."""
     parts = []
     for stage in run.main_stages:
         rows = stage.samples
         if not rows:
             continue
-        first_step, last_step = rows[0]["step"], rows[-1]["step"]
-        shown = [row for row in rows if row["step"] == first_step][:1] if last_step != first_step else []
-        shown += [row for row in rows if row["step"] == last_step][:SAMPLES_A_STAGE]
+        last = [row for row in rows if row["step"] == rows[-1]["step"]]
+        if "verdict" in rows[0]:
+            shown = list({row["verdict"]: row for row in reversed(last)}.values())[::-1]
+        else:
+            shown = (rows[:1] if len(last) < len(rows) else []) + last[:SAMPLES_A_STAGE]
         body = "".join(_sample(row) for row in shown)
         parts.append(details(f"{text(stage.name)} <small>{len(shown)} of {len(rows)}</small>", body))
     return "".join(parts)

@@ -143,6 +143,7 @@ def write_entry(
             "ledger/repetition": 64,
             "ledger/duplicate": 559,
             "ledger/problems": 1024,
+            "ledger/problems_kept": 702,
             "ledger/kept_share": 0.337,
         }
     if kind == "evaluate":

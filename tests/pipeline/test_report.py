@@ -18,7 +18,7 @@ from pipeline.report.page import block, duration, number, signed, text
 from tests.pipeline.example_run import CHAIN, HOSTILE, write_example_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-VOID = {"meta", "br", "img", "link", "input", "hr"}
+VOID = {"meta", "wbr", "br", "img", "link", "input", "hr"}
 SECTIONS = [
     "The chain",
     "Capability",

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from pipeline.statistics import estimate, paired_difference, pass_at_k
+from stages.parts.evaluation.statistics import bootstrap
+from stages.parts.evaluation.statistics import pass_at_k as evaluation_pass_at_k
 
 
 def test_pass_at_k():
@@ -42,3 +44,11 @@ def test_only_shared_problems_are_compared():
     assert difference is not None
     assert (difference.mean, difference.problems) == (-0.5, 2)
     assert paired_difference({"a": 1.0}, {"b": 1.0}) is None
+
+
+def test_report_and_evaluation_tell_the_same_interval():
+    """pipeline/ knows only the heads of stages/, so both have these few lines; they must not drift apart."""
+    values = np.random.default_rng(1).choice([0.0, 0.125, 0.5, 1.0], 200).tolist()
+    here, there = estimate(values), bootstrap(values)
+    assert (here.mean, here.low, here.high) == (there.mean, there.low, there.high)
+    assert pass_at_k(8, 3, 4) == evaluation_pass_at_k(8, 3, 4)
