@@ -28,7 +28,7 @@ def soft_overlong_penalty(lengths_N: Tensor, length_limit: int, buffer_tokens: i
 def shape_rewards(
     rewards_N: Tensor, lengths_N: Tensor, truncated_N: Tensor, cfg: AlgorithmConfig, length_limit: int
 ) -> Tensor:
-    """Rewards after the length rules, float64. NaN (cannot be judged) stays NaN: that is the gold's fault, not length's.
+    """Rewards after the length rules, float64. NaN (cannot be judged) stays NaN: that is the gold's fault.
 
     rewards_N: raw; lengths_N: response tokens; truncated_N: bool, no end token.
     """
