@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.artifacts import Outline, Port
-from stages.parts.policy.config import TrainedStageConfig
+from pipeline.artifacts import Fault, Outline, Port
+from stages.parts.policy.config import SupervisedStageConfig
+from stages.parts.policy.outline import supervised_outline
 from stages.parts.rollouts.config import SamplingConfig
 
 RECIPE_VERSION = 1
 INPUTS = {
     "policy": Port("model", "the model to fine-tune"),
-    "data": Port("dataset:conversations", "conversations to learn from"),
+    "data": Port("dataset:conversations", "conversations to learn from; source=few_shot does without", optional=True),
     "general": Port("dataset:conversations", "a second source, mixed in with general_fraction", optional=True),
     "problems": Port("dataset:problems", "source=few_shot: problems to sample demonstrations for", optional=True),
 }
@@ -20,17 +21,39 @@ OUTPUTS = {"model": Port("model", "the fine-tuned model")}
 
 
 @dataclass
-class SFTConfig(TrainedStageConfig):
+class SFTConfig(SupervisedStageConfig):
     kind: str = "sft"
     source: str = "data"  # data | few_shot: sample demonstrations from the policy, keep the verified ones
-    few_shot_examples: int = 4
+    few_shot_examples: int = 4  # worked problems in each prompt
+    few_shot_problems: int = 512  # training problems to sample for
+    few_shot_samples: int = 4  # responses a problem; of the verified ones the shortest is kept
+    few_shot_suite: str = "reasoning"
     few_shot_sampling: SamplingConfig = field(default_factory=SamplingConfig)
-    examples_per_step: int = 64  # conversations that one optimizer step sees
-    general_fraction: float = 0.25  # share of the examples that come from `general`
-    max_tokens: int = 512  # of one conversation
-    over_length: str = "drop"  # drop | split | error; never cut, which would teach not to stop
-    packing: bool = False  # several conversations a row, attention kept apart
+
+    def faults(self) -> list[Fault]:
+        faults = super().faults()
+        if self.source not in ("data", "few_shot"):
+            faults.append(Fault("source", f"'{self.source}' is unknown", "write data or few_shot"))
+        for key in ("few_shot_examples", "few_shot_problems", "few_shot_samples"):
+            if getattr(self, key) < 1:
+                faults.append(Fault(key, f"is {getattr(self, key)}", "write at least 1"))
+        return faults
 
 
 def outline(cfg: SFTConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
-    raise NotImplementedError
+    outline = supervised_outline(cfg, inputs, "policy")
+    if cfg.source == "few_shot":
+        if "problems" not in inputs:
+            outline.faults.append(
+                Fault("inputs.problems", "source=few_shot samples for problems", "wire problems: problems.problems")
+            )
+        return outline
+    for field_name in ("few_shot_examples", "few_shot_problems", "few_shot_samples", "few_shot_suite"):
+        outline.inert[field_name] = "source=data takes the demonstrations as they are"
+    if inputs.get("data", {"rows": 0}).get("rows") == 0:
+        outline.faults.append(
+            Fault(
+                "source", "there are no demonstrations to learn from", "write source=few_shot, or data with solutions"
+            )
+        )
+    return outline

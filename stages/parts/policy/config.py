@@ -26,8 +26,19 @@ class OptimizerConfig:
 
     def faults(self) -> list[Fault]:
         faults = []
-        if self.schedule not in ("constant", "linear", "cosine"):
-            faults.append(Fault("schedule", f"'{self.schedule}' is unknown", "write constant, linear or cosine"))
+        for key, known in (
+            ("schedule", ("constant", "linear", "cosine")),
+            ("name", ("adamw", "sgd")),
+            ("nonfinite", ("stop", "skip")),
+        ):
+            if getattr(self, key) not in known:
+                faults.append(Fault(key, f"'{getattr(self, key)}' is unknown", f"write {' or '.join(known)}"))
+        for key in ("warmup_fraction", "final_fraction"):
+            if not 0.0 <= getattr(self, key) <= 1.0:
+                faults.append(Fault(key, f"is {getattr(self, key)}", "write a share between 0 and 1"))
+        for key in ("weight_decay", "max_grad_norm", "max_skipped_steps"):
+            if getattr(self, key) < 0:
+                faults.append(Fault(key, f"is {getattr(self, key)}", "write 0 or more"))
         return faults
 
 
@@ -71,4 +82,44 @@ class TrainedStageConfig(StageConfig):
             )
         for fault in self.optimizer.faults():
             faults.append(Fault(f"optimizer.{fault.key}", fault.problem, fault.remedy))
+        return faults
+
+    def _engine_faults(self) -> list[Fault]:
+        engine, faults = self.engine, []
+        if engine.kind not in ("torch", "deepspeed"):
+            faults.append(Fault("engine.kind", f"'{engine.kind}' is unknown", "write torch or deepspeed"))
+        if engine.zero_stage not in (0, 1, 2, 3):
+            faults.append(Fault("engine.zero_stage", f"is {engine.zero_stage}", "write 0, 1, 2 or 3"))
+        if engine.kind == "torch" and (engine.zero_stage or engine.offload):
+            problem = "zero_stage and offload are DeepSpeed's; plain torch has neither"
+            faults.append(Fault("engine.kind", problem, "write engine=zero1, zero2, zero3 or zero3_offload"))
+        if engine.kind == "deepspeed" and engine.offload and engine.zero_stage != 3:
+            faults.append(
+                Fault("engine.offload", f"needs ZeRO-3, not {engine.zero_stage}", "write engine=zero3_offload")
+            )
+        if self.lora.rank < 0:
+            faults.append(Fault("lora.rank", f"is {self.lora.rank}", "write 0 (all parameters) or a positive rank"))
+        return faults
+
+
+@dataclass
+class SupervisedStageConfig(TrainedStageConfig):
+    """What every kind that learns from conversations has; only assistant tokens carry loss."""
+
+    examples_per_step: int = 64  # conversations that one optimizer step sees
+    general_fraction: float = 0.25  # share of them that comes from `general`, where that port is wired
+    max_tokens: int = 512  # of one conversation
+    over_length: str = "drop"  # drop | split | error; never cut, which would teach not to stop
+    packing: bool = False  # several conversations a row, attention kept apart
+
+    def faults(self) -> list[Fault]:
+        faults = super().faults()
+        if self.examples_per_step < 1:
+            faults.append(Fault("examples_per_step", f"is {self.examples_per_step}", "write a positive number, 64"))
+        if not 0.0 <= self.general_fraction < 1.0:
+            faults.append(Fault("general_fraction", f"is {self.general_fraction}", "write a share from 0 to below 1"))
+        if self.max_tokens < 2:
+            faults.append(Fault("max_tokens", f"is {self.max_tokens}", "write at least 2, 512"))
+        if self.over_length not in ("drop", "split", "error"):
+            faults.append(Fault("over_length", f"'{self.over_length}' is unknown", "write drop, split or error"))
         return faults

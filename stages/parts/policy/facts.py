@@ -1,16 +1,16 @@
 """What a model folder says about itself, read from its JSON files and safetensors headers alone (no torch).
 
-These are the facts that stages must agree on. The tokenizer's hash leaves out padding and truncation: they are a
-state that a call leaves behind in tokenizer.json, not a property of the tokenizer.
+These are the facts that stages must agree on (pipeline.artifacts.MODEL_FACTS).
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from pathlib import Path
 from typing import Any
+
+from stages.parts.data.fingerprints import template_hash, tokenizer_hash
 
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}
 
@@ -24,7 +24,8 @@ def model_facts(folder: Path) -> dict[str, Any]:
         facts["vocab_size"] = text["vocab_size"]
         if "max_position_embeddings" in text:
             facts["context_length"] = text["max_position_embeddings"]
-    facts |= tokenizer_facts(folder)
+    hashes = {"tokenizer_hash": tokenizer_hash(folder), "template_hash": template_hash(folder)}
+    facts |= {name: value for name, value in hashes.items() if value is not None}
     end = _json(folder / "generation_config.json").get("eos_token_id", config.get("eos_token_id"))
     if end is not None:
         facts["end_tokens"] = sorted(set(end)) if isinstance(end, list) else [end]
@@ -34,25 +35,6 @@ def model_facts(folder: Path) -> dict[str, Any]:
         widest = max(tensors.values(), key=lambda tensor: math.prod(tensor["shape"]))
         facts["dtype"] = DTYPES.get(widest["dtype"], widest["dtype"].lower())
     return facts
-
-
-def tokenizer_facts(folder: Path) -> dict[str, str]:
-    """tokenizer_hash and template_hash of a folder."""
-    facts = {}
-    tokenizer = _json(folder / "tokenizer.json")
-    if tokenizer:
-        tokenizer.pop("padding", None)
-        tokenizer.pop("truncation", None)
-        facts["tokenizer_hash"] = digest(json.dumps(tokenizer, sort_keys=True))
-    template = folder / "chat_template.jinja"
-    text = template.read_text() if template.exists() else _json(folder / "tokenizer_config.json").get("chat_template")
-    if isinstance(text, str):
-        facts["template_hash"] = digest(text)
-    return facts
-
-
-def digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def tensor_headers(folder: Path) -> dict[str, dict[str, Any]]:

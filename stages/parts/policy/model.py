@@ -92,7 +92,7 @@ def save_policy(folder: Path, state: dict[str, Tensor], policy: Policy) -> dict[
     model.config.dtype = next(iter(kept.values())).dtype
     model.generation_config.eos_token_id = sorted(policy.end_ids)
     model.generation_config.pad_token_id = policy.pad_id
-    model.save_pretrained(folder, state_dict=kept)
+    model.save_pretrained(folder, state_dict=dict(kept))  # it empties what it is given
     policy.tokenizer.save_pretrained(folder)
     _check_saved(folder, kept)
     return model_facts(folder)

@@ -32,9 +32,11 @@ class Update(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
-        for param in self.parameters():
-            if param.grad is not None and self.records:
-                self.state[param]["gradient"] = param.grad.detach().float().clone()
+        self.create_states([param for param in self.parameters() if param.grad is not None])
+        if self.records:
+            for param in self.parameters():
+                if param.grad is not None:
+                    self.state[param]["gradient"].copy_(param.grad)
         if self.clips and not self._clip():
             return
         for group in self.param_groups:
@@ -44,6 +46,14 @@ class Update(torch.optim.Optimizer):
                     param.mul_(1.0 - group["lr"] * group["weight_decay"]).add_(param.grad, alpha=-group["lr"])
             elif params:
                 self._adamw(params, group)
+
+    def create_states(self, params: Iterable[Tensor]) -> None:
+        """Zero moments for parameters that have none yet. In place ever after: DeepSpeed holds views of them."""
+        kinds = (*MOMENTS[self.cfg.name], *(["gradient"] if self.records else []))
+        for param in params:
+            for kind in kinds:
+                if kind not in self.state[param]:
+                    self.state[param][kind] = torch.zeros_like(param, dtype=torch.float32)
 
     def parameters(self) -> Iterable[Tensor]:
         return (param for group in self.param_groups for param in group["params"])
@@ -58,10 +68,6 @@ class Update(torch.optim.Optimizer):
         return not self.skipped
 
     def _adamw(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        for param in params:
-            for moment in MOMENTS["adamw"]:
-                if moment not in self.state[param]:
-                    self.state[param][moment] = torch.zeros_like(param)
         adamw(
             params,
             [param.grad for param in params],

@@ -37,6 +37,7 @@ class TrainEngine(Protocol):
     """What a stage that updates weights holds. Every method is called by all ranks together."""
 
     policy: Policy
+    sharded: bool  # the model's parameters are in pieces: sample from full_state(), never from policy.model
 
     def logps(self, batch: TokenBatch, temperature: float = 1.0, entropy: bool = False) -> TokenStats:
         """Log-probs of the batch's tokens where mask_BT is not 0; with a graph unless under torch.no_grad()."""
@@ -66,7 +67,7 @@ class TorchEngine:
 
     def __init__(self, policy: Policy, cfg: TrainedStageConfig, records: bool = False) -> None:
         prepare_model(policy, cfg)
-        self.policy, self.cfg = policy, cfg
+        self.policy, self.cfg, self.sharded = policy, cfg, False
         self.scorer = Scorer(policy.model)
         self.names = [name for name, param in policy.model.named_parameters() if param.requires_grad]
         self.params = [param for param in policy.model.parameters() if param.requires_grad]
@@ -129,7 +130,7 @@ class TorchEngine:
 
     def gradients(self) -> dict[str, Tensor]:
         states = self.optimizer.state
-        return {name: states[master]["gradient"] for name, master in zip(self.names, self.masters, strict=True)}
+        return {name: states[master]["gradient"].clone() for name, master in zip(self.names, self.masters, strict=True)}
 
 
 def build_engine(policy: Policy, cfg: TrainedStageConfig, context: Context, records: bool = False) -> TrainEngine:

@@ -1,0 +1,31 @@
+"""`distill`: output distillation. A student learns the teacher's verified text; the loop is that of `sft`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.artifacts import Artifact, StageFailed
+from pipeline.tracking import Context, Metrics
+from stages.distill.config import DistillConfig, vocabulary_faults
+from stages.parts.data.conversations import load_conversations
+from stages.parts.policy.examples import encode_source
+from stages.parts.policy.facts import model_facts
+from stages.parts.policy.model import load_policy
+from stages.parts.policy.supervised import train
+
+
+def run(cfg: DistillConfig, inputs: dict[str, Artifact], context: Context) -> Metrics:
+    """Train `student` on `data` and, with general_fraction of each step, on `general`."""
+    if "teacher" in inputs:  # the plan compared what was declared; these are the folders themselves
+        faults = vocabulary_faults(model_facts(inputs["student"].path), model_facts(inputs["teacher"].path))
+        if faults:
+            raise StageFailed(f"{faults[0].problem}; {faults[0].remedy}")
+    policy = load_policy(inputs["student"].path, cfg.dtype)
+    rows = {"data": load_conversations(inputs["data"].path)}
+    if "general" in inputs and cfg.general_fraction > 0:
+        rows["general"] = load_conversations(inputs["general"].path)
+    sources = [
+        encode_source(name, conversations, policy.tokenizer, cfg.max_tokens, cfg.over_length)
+        for name, conversations in rows.items()
+    ]
+    return train(cfg, policy, Path(inputs["student"].path), sources, context)

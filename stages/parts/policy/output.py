@@ -1,0 +1,28 @@
+"""A trained stage's output port `model`: weights consolidated once, verified, declared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.tracking import Context
+from stages.parts.policy.config import TrainedStageConfig
+from stages.parts.policy.distributed import barrier
+from stages.parts.policy.model import save_policy
+from stages.parts.policy.train_engine import TrainEngine
+
+
+def save_trained(
+    engine: TrainEngine, base: Path, cfg: TrainedStageConfig, context: Context, port: str = "model"
+) -> None:
+    """Collective; rank 0 writes and declares. LoRA: merged weights, or (lora.merge=false) the adapter, whose base is
+    the folder `base` that the stage read."""
+    if cfg.lora.rank > 0 and not cfg.lora.merge:
+        from stages.parts.policy.lora import save_adapter  # peft is an extra
+
+        facts = save_adapter(context.output(port), engine.policy, base, context.is_main)
+    else:
+        state = engine.full_state()
+        facts = save_policy(context.output(port), state, engine.policy) if context.is_main else {}
+    barrier()
+    if context.is_main:
+        context.declare(port, **facts)

@@ -1,0 +1,104 @@
+"""Supervised training, shared by `sft` and `distill`: conversations -> batches -> update -> log -> checkpoint.
+
+Differs from the textbook: the loss is divided by the supervised tokens of the whole step, counted over all ranks before
+the first micro-batch (transformers#37766 and its many kin divided per micro-batch).
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from pipeline.artifacts import Interrupted, StageFailed
+from pipeline.tracking import Context, Metrics
+from stages.parts.losses.counts import BatchCounts
+from stages.parts.losses.sft import sft_loss
+from stages.parts.policy.batch import TokenBatch, aligned_microbatches, pack_batch, pack_rows, pad_batch
+from stages.parts.policy.checkpoint import load_checkpoint, save_checkpoint
+from stages.parts.policy.config import SupervisedStageConfig
+from stages.parts.policy.distributed import all_sum, any_rank
+from stages.parts.policy.examples import Example, Source, examples_of_step, shares
+from stages.parts.policy.model import Policy
+from stages.parts.policy.output import save_trained
+from stages.parts.policy.schedule import learning_rate
+from stages.parts.policy.train_engine import TrainEngine, build_engine
+
+
+def train(cfg: SupervisedStageConfig, policy: Policy, base: Path, sources: list[Source], context: Context) -> Metrics:
+    """Train `policy` (loaded from `base`) on `sources`, write the output port `model`, return the final metrics."""
+    per_step = shares(cfg.examples_per_step, cfg.general_fraction, sources)
+    engine = build_engine(policy, cfg, context)
+    step, totals, metrics = 0, {"train/supervised_tokens": 0.0}, {}
+    resumed = load_checkpoint(context, engine)
+    if resumed:
+        step, state = resumed
+        totals, metrics = state["totals"], state["metrics"]
+    while step < cfg.steps:
+        started = time.monotonic()
+        chosen = examples_of_step(sources, per_step, cfg.seed, step)[context.rank :: context.world_size]
+        rate = learning_rate(step, cfg)
+        metrics = supervised_step(engine, chosen, cfg, rate)
+        step += 1
+        totals["train/supervised_tokens"] += metrics["train/tokens"]
+        metrics["train/learning_rate"] = rate
+        _log(context, cfg, step, metrics, time.monotonic() - started)
+        stop = any_rank(context.stop.is_set()) and step < cfg.steps
+        if stop or step % cfg.save_every_steps == 0 or step == cfg.steps:
+            save_checkpoint(context, step, engine, {"totals": totals, "metrics": metrics})
+        if stop:
+            raise Interrupted(f"stopped after step {step} of {cfg.steps}")
+    save_trained(engine, base, cfg, context)
+    return metrics | totals | {"train/steps": float(step)} | _data_metrics(sources)
+
+
+def supervised_step(engine: TrainEngine, examples: list[Example], cfg: SupervisedStageConfig, rate: float) -> Metrics:
+    """One optimizer step on this rank's `examples`; metrics are of the whole step, the same on every rank."""
+    sequences, tokens = all_sum([float(len(examples)), float(sum(sum(example.mask[1:]) for example in examples))])
+    if tokens == 0:
+        raise StageFailed("a step without a single supervised token: nothing would be learned")
+    counts = BatchCounts(sequences, tokens, cfg.max_tokens)
+    nll = 0.0
+    for batch in supervised_batches(engine.policy, examples, cfg):
+        stats = engine.logps(batch)
+        loss, sums = sft_loss(stats.logps_BT, batch.mask_BT, counts)
+        engine.backward(loss)
+        nll += float(sums["nll"])
+    result = engine.step(rate)
+    [nll] = all_sum([nll])
+    return {
+        "train/loss": nll / tokens,
+        "train/tokens": tokens,
+        "train/grad_norm": result.grad_norm,
+        "train/skipped": float(result.skipped),
+    }
+
+
+def supervised_batches(policy: Policy, examples: list[Example], cfg: SupervisedStageConfig) -> list[TokenBatch]:
+    """The step's micro-batches, as many on every rank; packed rows are max_tokens wide."""
+    lengths = [len(example.ids) for example in examples]
+    rows = pack_rows(lengths, cfg.max_tokens) if cfg.packing else [[index] for index in range(len(examples))]
+    widths = [sum(lengths[index] for index in row) for row in rows]
+    batches = []
+    for members in aligned_microbatches(widths, cfg.tokens_per_microbatch):
+        chosen = [examples[index] for row in members for index in rows[row]]
+        ids = [example.ids for example in chosen]
+        masks = [[float(flag) for flag in example.mask] for example in chosen]
+        if cfg.packing:
+            batches.append(pack_batch(ids, masks, policy.pad_id, policy.device, cfg.max_tokens))
+        else:
+            batches.append(pad_batch(ids, masks, policy.pad_id, policy.device))
+    return batches
+
+
+def _log(context: Context, cfg: SupervisedStageConfig, step: int, metrics: Metrics, seconds: float) -> None:
+    clock = {"time/step_seconds": seconds, "time/tokens_per_second": metrics["train/tokens"] / seconds}
+    context.log(step, metrics | clock)
+    context.progress(step, cfg.steps, loss=metrics["train/loss"], tokens_per_second=clock["time/tokens_per_second"])
+
+
+def _data_metrics(sources: list[Source]) -> Metrics:
+    metrics = {}
+    for source in sources:
+        metrics |= {f"data/{source.name}_{key}": float(value) for key, value in source.counts.items()}
+        metrics[f"data/{source.name}_examples"] = float(len(source.examples))
+    return metrics
