@@ -66,21 +66,28 @@ class NoTracker:
 class Follower:
     """Reads an append-only file of JSON lines that its writer may cut back once (a stage resuming from a checkpoint).
 
-    The file stays open, so it may be moved with its folder while it is followed.
+    The folder is held by a descriptor rather than by name: a stage may write its first line and be moved into the
+    store between two looks.
     """
 
-    path: Path
+    folder: Path
     seen: int = 0  # lines handed out, by this process or one before it
+    name: str = "metrics.jsonl"
+    _folder: int = -1
     _file: BinaryIO | None = None
     _offset: int = 0  # end of the last whole line that was read
     _last: bytes = b""
     _index: int = 0  # number of lines before _offset
 
+    def __post_init__(self) -> None:
+        self._folder = os.open(self.folder, os.O_RDONLY)
+
     def new_rows(self) -> list[dict[str, Any]]:
         if self._file is None:
-            if not self.path.exists():
+            try:
+                self._file = os.fdopen(os.open(self.name, os.O_RDONLY, dir_fd=self._folder), "rb")
+            except FileNotFoundError:
                 return []
-            self._file = self.path.open("rb")
         if self._was_cut():
             self._offset, self._last, self._index = 0, b"", 0
         self._file.seek(self._offset)
@@ -103,6 +110,7 @@ class Follower:
         return self._file.read(len(self._last)) != self._last
 
     def close(self) -> None:
+        os.close(self._folder)
         if self._file is not None:
             self._file.close()
 
@@ -154,7 +162,7 @@ class WandbTracker:
             job_type=planned.kind,
             config={**config, "run": self.run_name, "stage": planned.name, "fingerprint": planned.fingerprint},
         )
-        self.jobs[planned.name] = WandbJob(run, Follower(workdir / "metrics.jsonl", seen=sent), ledger)
+        self.jobs[planned.name] = WandbJob(run, Follower(workdir, seen=sent), ledger)
 
     def _open(self, **about: Any) -> Any:
         """Start or continue a wandb run; offline from here on where the server does not answer or refuses the key."""

@@ -105,7 +105,7 @@ def test_differences_are_paired_and_against_the_input_model(run_dir, source):
     for stage, before in (("reasoning_rl", "cold_start"), ("rejection_sft", "base"), ("distillation", "student_base")):
         gain = sum(rates(stage).values()) / 200 - sum(rates(before).values()) / 200
         found = re.search(
-            rf">([+−][\d.]+)</span> <small>[^<]* from {before}</small>",
+            rf">([+−][\d.]+)</span> <small>[^<]*</small> <small>from {before}</small>",
             source.replace("<wbr>", "").split(f">{stage}<small>")[1],
         )
         assert found is not None

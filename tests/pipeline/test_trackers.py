@@ -181,7 +181,7 @@ def test_a_key_is_looked_for_where_wandb_looks(no_key, monkeypatch, tmp_path):
 
 def test_follower_waits_for_whole_lines(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    follower = Follower(path)
+    follower = Follower(tmp_path)
     assert follower.new_rows() == []
     path.write_text('{"step": 1}\n{"st')
     assert follower.new_rows() == [{"step": 1}]
@@ -189,3 +189,32 @@ def test_follower_waits_for_whole_lines(tmp_path):
         file.write('ep": 2}\n')
     assert follower.new_rows() == [{"step": 2}]
     assert follower.new_rows() == []
+
+
+def test_follower_finds_what_was_written_just_before_the_folder_moved(tmp_path):
+    """An evaluation writes its one line at its very end, and is sealed at once."""
+    (tmp_path / "partial").mkdir()
+    follower = Follower(tmp_path / "partial")
+    assert follower.new_rows() == []
+    append(tmp_path / "partial" / "metrics.jsonl", {"step": 0, "pass@1": 0.5})
+    (tmp_path / "partial").rename(tmp_path / "sealed")
+    assert follower.new_rows() == [{"step": 0, "pass@1": 0.5}]
+
+
+def test_a_run_with_wandb_is_a_group_with_a_job_a_stage(no_key, tmp_path):
+    from pipeline.runner import execute
+    from tests.pipeline.build_plan import config, plan_of, planned
+
+    first = planned("a")
+    plan = plan_of(tmp_path, first, planned("b", before=first, start=10))
+    cfg = config(tmp_path)
+    cfg.tracker = TrackerConfig(kind="wandb")
+    assert execute(plan, cfg, tmp_path / "runs" / "run", [], preload=("torch",)) == 0
+    found = [recorded(folder) for folder in sorted((tmp_path / "wandb").glob("offline-run-*"))]
+    assert {(job["run"].run_group, job["run"].display_name) for job in found} == {("run", "run/a"), ("run", "run/b")}
+    for job in found:
+        assert job["exit"] == 0
+        assert job["history"], "no metrics arrived"
+        assert job["summary"]["status"] == "ran"
+    assert execute(plan, cfg, tmp_path / "runs" / "run", [], preload=("torch",)) == 0
+    assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 2  # cached stages are no jobs
