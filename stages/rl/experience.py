@@ -20,9 +20,8 @@ from stages.parts.policy.distributed import gather_objects
 from stages.parts.policy.model import Policy
 from stages.parts.rollouts.config import SamplingConfig
 from stages.parts.rollouts.engine import RolloutEngine
-from stages.parts.rollouts.requests import attach_texts, make_requests
+from stages.parts.rollouts.requests import attach_scores, attach_texts, make_requests
 from stages.parts.rollouts.types import Problem, Request, Rollout
-from stages.parts.verifiers.reward import score_all
 from stages.rl.config import RLConfig
 from stages.rl.order import Cursor, draw
 
@@ -60,10 +59,12 @@ class Brief:
 
 @dataclass
 class Experience:
-    """One rollout: this rank's rows, everybody's briefs, and the mini-batches as lists of group numbers."""
+    """One rollout: this rank's rows, everybody's briefs, and the mini-batches as lists of group numbers. What dynamic
+    sampling turned away is in `sampled` alone. There are always updates_per_rollout mini-batches; some may be empty."""
 
     rows: list[Row]
     briefs: list[Brief]
+    sampled: list[Brief]
     minibatches: list[list[int]]
     resample_rounds: int = 0
     dropped_groups: int = 0
@@ -101,7 +102,8 @@ def collect(
     return Experience(
         rows=[row for row in rows if row.group in chosen],
         briefs=[brief for brief in briefs if brief.group in chosen],
-        minibatches=[kept[at : at + cfg.prompts_per_step] for at in range(0, len(kept), cfg.prompts_per_step)],
+        sampled=briefs,
+        minibatches=[kept[at : at + cfg.prompts_per_step] for at in range(0, wanted, cfg.prompts_per_step)],
         resample_rounds=rounds,
         dropped_groups=numbered - len(kept),
     )
@@ -132,13 +134,9 @@ def _sample(
     sampling = SamplingConfig(cfg.temperature, cfg.top_p, cfg.top_k, cfg.max_response_tokens)
     rollouts = sampler.generate(requests, sampling, (cfg.seed, context.stage, step))
     attach_texts(policy, rollouts)
-    scores = score_all(
-        [problem for _, problem in places],
-        [rollout.text for rollout in rollouts],
-        [rollout.truncated for rollout in rollouts],
-        cfg.reward,
-    )
-    values = [float("nan") if score.value is None else score.value for score in scores]
+    attach_scores([problem for _, problem in places], rollouts, cfg.reward)
+    scores = [rollout.score.value for rollout in rollouts]
+    values = [float("nan") if value is None else value for value in scores]
     rewards_N = shape_rewards(
         torch.tensor(values, dtype=torch.float64),
         torch.tensor([len(rollout.response_ids) for rollout in rollouts]),
@@ -146,8 +144,6 @@ def _sample(
         cfg.algorithm,
         cfg.max_response_tokens,
     )
-    for rollout, score in zip(rollouts, scores, strict=True):
-        rollout.score = score
     return [
         Row(group, problem, rollout, reward)
         for (group, problem), rollout, reward in zip(places, rollouts, rewards_N.tolist(), strict=True)

@@ -17,16 +17,16 @@ from stages.parts.policy.distributed import gather_objects
 from stages.parts.policy.model import Policy
 from stages.parts.rollouts.config import SamplingConfig
 from stages.parts.rollouts.engine import RolloutEngine
-from stages.parts.rollouts.requests import attach_texts, make_requests
+from stages.parts.rollouts.requests import attach_scores, attach_texts, make_requests
 from stages.parts.rollouts.types import Problem
-from stages.parts.verifiers.reward import score_all
 from stages.rl.config import RLConfig
 from stages.rl.experience import Experience, Row
 
 
 def rollout_metrics(experience: Experience) -> Metrics:
-    """Reward, groups, length and behaviour of one rollout, over all ranks."""
-    judged = [brief for brief in experience.briefs if brief.reward == brief.reward]
+    """Reward, groups, length and behaviour of all that was sampled for one rollout, over all ranks."""
+    briefs = experience.sampled
+    judged = [brief for brief in briefs if brief.reward == brief.reward]
     right = [brief for brief in judged if brief.marks["accuracy"] == 1]
     wrong = [brief for brief in judged if brief.marks["accuracy"] != 1]
     groups: dict[int, list[float]] = defaultdict(list)
@@ -36,13 +36,13 @@ def rollout_metrics(experience: Experience) -> Metrics:
     for brief in judged:
         rewards[brief.group].append(brief.reward)
     constant = {group for group, values in rewards.items() if max(values) - min(values) <= 1e-6}
-    tokens = sum(brief.tokens for brief in experience.briefs)
+    tokens = sum(brief.tokens for brief in briefs)
     metrics = {
         "reward/mean": _mean(brief.reward for brief in judged),
         "reward/within_group_std": _mean(float(np.std(values)) for values in rewards.values()),
         "rollout/accuracy": _mean(brief.marks["accuracy"] for brief in judged),
-        "rollout/truncated": _mean(brief.truncated for brief in experience.briefs),
-        "rollout/unjudged": len(experience.briefs) - len(judged),
+        "rollout/truncated": _mean(brief.truncated for brief in briefs),
+        "rollout/unjudged": len(briefs) - len(judged),
         "rollout/tokens": tokens,
         "groups/all_right": _mean(min(values) == 1 for values in groups.values()),
         "groups/all_wrong": _mean(max(values) != 1 for values in groups.values()),
@@ -50,13 +50,13 @@ def rollout_metrics(experience: Experience) -> Metrics:
         "groups/constant_tokens": sum(b.tokens for b in judged if b.group in constant) / max(tokens, 1),
         "groups/dropped": experience.dropped_groups,
         "groups/resample_rounds": experience.resample_rounds,
-        "length/mean": _mean(brief.tokens for brief in experience.briefs),
+        "length/mean": _mean(brief.tokens for brief in briefs),
         "length/right": _mean(brief.tokens for brief in right),
         "length/wrong": _mean(brief.tokens for brief in wrong),
     }
-    for name in experience.briefs[0].marks:
+    for name in briefs[0].marks:
         if name != "accuracy":
-            metrics[f"behaviour/{name}"] = _mean(brief.marks[name] for brief in experience.briefs)
+            metrics[f"behaviour/{name}"] = _mean(brief.marks[name] for brief in briefs)
     return metrics
 
 
@@ -69,13 +69,12 @@ def heldout_metrics(
     requests = make_requests(policy.tokenizer, mine, 1)
     rollouts = sampler.generate(requests, sampling, (cfg.seed, f"{context.stage}/heldout", step))
     attach_texts(policy, rollouts)
-    texts, truncated = [rollout.text for rollout in rollouts], [rollout.truncated for rollout in rollouts]
-    scores = score_all(mine, texts, truncated, cfg.reward)
+    attach_scores(mine, rollouts, cfg.reward)
     seen: dict[str, list[tuple[float, int, dict[str, float]]]] = defaultdict(list)
     local = [
-        (problem.suite, score.parts.get("accuracy", 0.0), len(rollout.response_ids), measure_behaviour(rollout.text))
-        for problem, rollout, score in zip(mine, rollouts, scores, strict=True)
-        if score.value is not None
+        (problem.suite, rollout.score.parts["accuracy"], len(rollout.response_ids), measure_behaviour(rollout.text))
+        for problem, rollout in zip(mine, rollouts, strict=True)
+        if rollout.score is not None and rollout.score.value is not None
     ]
     for suite, accuracy, tokens, behaviour in gather_objects(local):
         seen[suite].append((accuracy, tokens, behaviour))

@@ -39,6 +39,7 @@ class Progress:
     cursor: Cursor = field(default_factory=dict)  # problems drawn a suite
     experience: Experience | None = None  # the rollout in use
     position: int = 0  # updates of it that are done
+    latest: Metrics = field(default_factory=dict)  # the last value of every metric
     reference_state: dict[str, Tensor] = field(default_factory=dict)  # weights of a reference that was reset
 
 
@@ -51,7 +52,6 @@ def run(cfg: RLConfig, inputs: dict[str, Artifact], context: Context) -> Metrics
     reference = load_reference(inputs["policy"].path, cfg, context) if cfg.algorithm.beta > 0 else None
     pools, heldout = _problems(cfg, inputs["problems"])
     progress = _resume(context, engine, reference)
-    last: Metrics = {}
     while progress.step < cfg.steps:
         clock, metrics = time.monotonic(), {}
         if progress.experience is None:
@@ -69,14 +69,16 @@ def run(cfg: RLConfig, inputs: dict[str, Artifact], context: Context) -> Metrics
         metrics |= _one_update(progress, engine, cfg, context)
         metrics["time/step_seconds"] = time.monotonic() - clock
         context.log(progress.step, metrics)
-        last |= metrics
-        _show(context, cfg, progress.step, last)
+        progress.latest |= metrics
+        _show(context, cfg, progress)
         _after_update(progress, engine, reference, cfg, context)
     if engine.sharded:
         sampler.load_weights(engine.full_state())
-    last |= heldout_metrics(sampler, policy, heldout, cfg, context, progress.step)
-    context.declare("model", **save_policy(context.output("model"), engine.full_state(), policy))
-    return last | {"train/steps": progress.step}
+    progress.latest |= heldout_metrics(sampler, policy, heldout, cfg, context, progress.step)
+    state = engine.full_state()
+    if context.is_main:
+        context.declare("model", **save_policy(context.output("model"), state, policy))
+    return progress.latest | {"train/steps": progress.step}
 
 
 def _problems(cfg: RLConfig, problems: Artifact) -> tuple[dict[str, list[Problem]], list[Problem]]:
@@ -143,7 +145,7 @@ def _after_update(
 
 def _state(progress: Progress) -> dict[str, Any]:
     """Progress as JSON; the rollout in use with the rows of all ranks, so that another number of ranks can resume."""
-    state: dict[str, Any] = {"cursor": progress.cursor, "position": progress.position, "experience": None}
+    state: dict[str, Any] = {name: getattr(progress, name) for name in ("cursor", "position", "latest", "experience")}
     if progress.experience is not None:
         everything = asdict(progress.experience)
         everything["rows"] = gather_objects(everything["rows"])
@@ -156,13 +158,14 @@ def _resume(context: Context, engine: TrainEngine, reference: Reference | None) 
     if found is None:
         return Progress()
     step, state = found
-    progress = Progress(step, state["cursor"], None, state["position"], checkpoint_tensors(context, step))
+    tensors = checkpoint_tensors(context, step)
+    progress = Progress(step, state["cursor"], None, state["position"], state["latest"], tensors)
     if reference is not None and progress.reference_state:
         reference.load_state(progress.reference_state)
     if (saved := state["experience"]) is not None:
         rows = [_row(row) for row in saved["rows"] if row["group"] % context.world_size == context.rank]
-        briefs = [Brief(**brief) for brief in saved["briefs"]]
-        progress.experience = Experience(**(saved | {"rows": rows, "briefs": briefs}))
+        briefs = {name: [Brief(**brief) for brief in saved[name]] for name in ("briefs", "sampled")}
+        progress.experience = Experience(**(saved | {"rows": rows} | briefs))
     return progress
 
 
@@ -171,13 +174,13 @@ def _row(saved: dict[str, Any]) -> Row:
     return Row(**(saved | {"problem": Problem(**saved["problem"]), "rollout": rollout}))
 
 
-def _show(context: Context, cfg: RLConfig, step: int, metrics: Metrics) -> None:
-    tokens_per_second = metrics["rollout/tokens"] / max(metrics["time/sample_seconds"], 1e-9)
+def _show(context: Context, cfg: RLConfig, progress: Progress) -> None:
+    latest = progress.latest
     context.progress(
-        step,
+        progress.step,
         cfg.steps,
-        reward=metrics["reward/mean"],
-        accuracy=metrics["rollout/accuracy"],
-        length=metrics["length/mean"],
-        tokens_per_second=tokens_per_second,
+        reward=latest["reward/mean"],
+        accuracy=latest["rollout/accuracy"],
+        length=latest["length/mean"],
+        tokens_per_second=latest["rollout/tokens"] / max(latest["time/sample_seconds"], 1e-9),
     )

@@ -1,0 +1,159 @@
+"""The RL stage on a small real model: it runs, it resumes to the bit, and awkward rollouts are survived."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipeline.artifacts import Artifact, Interrupted, StageFailed
+from pipeline.tracking import Context
+from stages.parts.data.problems import save_problems
+from stages.parts.data.template import render_conversation
+from stages.parts.losses.config import AlgorithmConfig
+from stages.parts.rollouts.types import Problem
+from stages.parts.verifiers.config import RewardConfig
+from stages.rl.config import RLConfig
+from stages.rl.run import run
+from tests.stages.policy.tiny import tiny_policy
+
+ALGORITHM = AlgorithmConfig(name="grpo", beta=0.01, epsilon=0.2)
+CONFIG = RLConfig(
+    seed=0,
+    steps=4,
+    prompts_per_step=4,
+    G=4,
+    updates_per_rollout=2,
+    max_response_tokens=6,
+    learning_rate=1e-3,
+    tokens_per_microbatch=200,
+    algorithm=ALGORITHM,
+    reward=RewardConfig(accuracy=1.0, require_box=False),
+    monitor_every_steps=2,
+    monitor_problems=4,
+)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory) -> dict[str, Artifact]:
+    """A model that has learnt to answer with some digit, and problems whose answer is a digit."""
+    folder = tmp_path_factory.mktemp("rl")
+    policy = tiny_policy()
+    problems = [
+        Problem(f"p{i}", "reasoning", "digits", [{"role": "user", "content": f"{i % 10}+0=?"}], str(i % 10))
+        for i in range(40)
+    ]
+    optimizer = torch.optim.Adam(policy.model.parameters(), lr=3e-3)
+    for step in range(150):
+        texts = [
+            [{**p.messages[0]}, {"role": "assistant", "content": str((7 * i + step) % 10)}]
+            for i, p in enumerate(problems)
+        ]
+        ids = torch.tensor([render_conversation(policy.tokenizer, text)[0] for text in texts])
+        policy.model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    policy.model.save_pretrained(folder / "model")
+    policy.tokenizer.save_pretrained(folder / "model")
+    save_problems(folder / "problems", {"train": problems[:32], "dev": problems[32:36], "test": problems[36:]})
+    return {
+        "policy": Artifact("policy", "model", folder / "model", {}, "", ""),
+        "problems": Artifact("problems", "dataset:problems", folder / "problems", {}, "", ""),
+    }
+
+
+def context(folder: Path) -> Context:
+    folder.mkdir(parents=True, exist_ok=True)
+    return Context(stage="reasoning_rl", workdir=folder, seed=0)
+
+
+def records(folder: Path) -> list[dict]:
+    """Metric lines without clock values."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if not key.startswith("time/")} for line in lines]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def test_trains_and_logs_what_there_is_to_watch(inputs, tmp_path):
+    metrics = run(CONFIG, inputs, context(tmp_path))
+    lines = records(tmp_path)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    for key in ("reward/mean", "reward/within_group_std", "groups/all_right", "groups/all_wrong", "length/mean",
+                "rollout/truncated", "behaviour/reflection", "heldout/reasoning/pass@1"):  # fmt: skip
+        assert key in lines[0], key
+    for key in (
+        "train/entropy",
+        "train/kl",
+        "train/clip_low",
+        "train/clip_high",
+        "train/grad_norm",
+        "train/sampler_gap",
+    ):
+        assert all(key in line for line in lines), key
+    assert lines[0]["train/ratio"] == pytest.approx(1.0, abs=1e-6)  # nothing lies between rollout and first update
+    assert lines[1]["train/ratio_max"] > 1.0  # the second update of the rollout is off-policy
+    assert lines[0]["train/kl"] == pytest.approx(0.0, abs=1e-6)  # the reference is the stage's own input
+    assert metrics["train/steps"] == 4
+    before = load_file(inputs["policy"].path / "model.safetensors")
+    assert any(not torch.equal(before[name], tensor) for name, tensor in weights(tmp_path).items())
+
+
+def test_resuming_within_a_rollout_gives_the_same_bits(inputs, tmp_path):
+    run(CONFIG, inputs, context(tmp_path / "whole"))
+    stopped = context(tmp_path / "stopped")
+    stopped.stop.set()  # every step checkpoints and stops: after 1, 2 and 3 steps, so also inside rollouts
+    cfg = replace(CONFIG, algorithm=replace(ALGORITHM, reference_reset_steps=1))
+    run(cfg, inputs, context(tmp_path / "whole_reset"))
+    for folder, settings in (("stopped", CONFIG), ("stopped_reset", cfg)):
+        for _ in range(4):
+            again = context(tmp_path / folder)
+            again.stop.set()
+            with pytest.raises(Interrupted):
+                run(settings, inputs, again)
+        run(settings, inputs, context(tmp_path / folder))
+        whole = tmp_path / folder.replace("stopped", "whole")
+        assert records(tmp_path / folder) == records(whole)
+        for name, tensor in weights(whole).items():
+            assert torch.equal(weights(tmp_path / folder)[name], tensor), name
+
+
+def test_the_update_does_not_depend_on_the_microbatch(inputs, tmp_path):
+    run(CONFIG, inputs, context(tmp_path / "small"))
+    run(replace(CONFIG, tokens_per_microbatch=100_000), inputs, context(tmp_path / "large"))
+    for small, large in zip(records(tmp_path / "small"), records(tmp_path / "large"), strict=True):
+        assert small["train/grad_norm"] == pytest.approx(large["train/grad_norm"], rel=1e-4)
+
+
+def test_a_rollout_of_constant_groups_is_survived_and_counted(inputs, tmp_path):
+    never = RewardConfig(accuracy=0.0, format=1.0)  # a random model never closes a think block
+    for choice in ("keep", "drop", "resample"):
+        algorithm = replace(ALGORITHM, zero_variance=choice, max_resample_rounds=1)
+        run(replace(CONFIG, reward=never, algorithm=algorithm), inputs, context(tmp_path / choice))
+        lines = records(tmp_path / choice)
+        assert len(lines) == 4
+        assert all(line["train/empty_step"] == (0.0 if choice == "keep" else 1.0) for line in lines)
+
+
+def test_shuffled_rewards_keep_their_values_and_lose_their_owners(inputs, tmp_path):
+    run(CONFIG, inputs, context(tmp_path / "true"))
+    run(replace(CONFIG, reward=replace(CONFIG.reward, shuffle=True)), inputs, context(tmp_path / "shuffled"))
+    true, shuffled = records(tmp_path / "true")[0], records(tmp_path / "shuffled")[0]
+    assert true["reward/mean"] == pytest.approx(shuffled["reward/mean"])
+    assert true["train/grad_norm"] != shuffled["train/grad_norm"]
+
+
+def test_a_sampler_on_other_weights_is_caught(inputs, tmp_path):
+    with pytest.raises(StageFailed, match="sampler"):
+        run(replace(CONFIG, sync_tolerance=-1.0), inputs, context(tmp_path))
+
+
+def test_a_suite_without_problems_is_refused(inputs, tmp_path):
+    with pytest.raises(StageFailed, match="general"):
+        run(replace(CONFIG, suites={"general": 1.0}), inputs, context(tmp_path))
