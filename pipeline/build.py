@@ -30,6 +30,24 @@ def digests_of(inputs: dict[str, Artifact]) -> dict[str, str]:
     return {port: artifact.digest for port, artifact in inputs.items()}
 
 
+def inputs_of(plan: Plan, records: dict[str, StageRecord], stage: PlannedStage) -> dict[str, Artifact]:
+    """Today's inputs: sealed outputs of stages that have ended in this run, or what the plan resolved outside."""
+    inputs = {}
+    for port, source in stage.inputs.items():
+        if source.stage is None:
+            path, digest, facts = source.path, source.digest or source.fingerprint, source.facts
+            path = Path(source.wired) if path is None else path
+        else:
+            manifest, producer = records[source.stage].manifest, plan.stage(source.stage)
+            assert manifest is not None and source.output is not None
+            output = manifest["outputs"][source.output]
+            path = store.entry_path(plan.store, producer.kind, producer.fingerprint) / output["path"]
+            digest = output["digest"]
+            facts = {key: value for key, value in output.items() if key not in ("kind", "path", "digest")}
+        inputs[port] = Artifact(port, source.kind, path, facts, source.fingerprint, digest)
+    return inputs
+
+
 def sealed(plan: Plan, planned: PlannedStage, inputs: dict[str, Artifact], since: str) -> dict[str, Any] | None:
     """The manifest to use instead of running; a forced stage takes only one that was sealed after `since`."""
     manifest = store.read_manifest(plan.store, planned.kind, planned.fingerprint)

@@ -164,11 +164,10 @@ def final_table(records: list[StageRecord], evaluated: dict[str, str]) -> str:
 
 
 def accuracies(metrics: dict[str, Any]) -> str:
-    """ "reasoning pass@1 51.2% (48.0-54.3), pass@8 80.1%"; keys as the evaluate stage names them."""
+    """ "reasoning pass@1 51.2% (48.0-54.3), ..."; keys as the evaluate stage names them."""
     parts = []
     for key, value in metrics.items():
-        if "/pass@" in key and value is not None and not key.endswith(("_low", "_high")):
-            low, high = metrics.get(f"{key}_low"), metrics.get(f"{key}_high")
-            interval = f" ({100 * low:.1f}-{100 * high:.1f})" if low is not None and high is not None else ""
-            parts.append(f"{key.replace('/', ' ')} {100 * value:.1f}%{interval}")
+        low, high = metrics.get(f"{key}_low"), metrics.get(f"{key}_high")
+        if value is not None and low is not None and high is not None:  # suites have intervals, families do not
+            parts.append(f"{key.replace('/', ' ')} {100 * value:.1f}% ({100 * low:.1f}-{100 * high:.1f})")
     return ", ".join(parts)

@@ -28,9 +28,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from pipeline.worker import Place, die_with_parent, listen_for_stop, run_rank
+from pipeline.worker import ROOT, Place, die_with_parent, listen_for_stop, run_rank
 
-ROOT = Path(__file__).resolve().parent.parent
 # No library may start a thread pool before the fork, nor look at CUDA in a way that forbids it to the children.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",

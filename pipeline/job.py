@@ -14,7 +14,7 @@ import importlib
 import json
 import types
 import typing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,6 @@ class Job:
     threads: int
     inputs: dict[str, dict[str, Any]]  # port -> fields of Artifact
     seconds_before: float = 0.0  # spent by earlier, interrupted attempts
-    devices: list[int] = field(default_factory=list)  # GPUs of this machine that the stage may use; empty: all
 
     @property
     def package(self) -> str:

@@ -7,6 +7,7 @@ so they are killed, and the rank that died first is the one whose traceback is t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -14,6 +15,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +24,7 @@ from pipeline.config import LauncherConfig
 from pipeline.forkserver import shared_server
 from pipeline.job import DISK_FULL, INTERRUPTED
 from pipeline.plan_types import PlannedStage
+from pipeline.provenance import visible_devices
 from pipeline.worker import Place, run_rank
 
 STRAGGLER_SECONDS = 60.0  # for the other ranks to end, once one was interrupted
@@ -85,10 +88,17 @@ class LocalLauncher:
     def __init__(self, console: Path, preload: list[str]) -> None:
         self.console = console
         self.server = shared_server(preload, console)
+        self.devices = Devices(visible_devices())
 
     def run(self, folder: Path, planned: PlannedStage, stop: Stop) -> Outcome:
+        with self.devices.lent(planned.ranks) as devices:
+            return self._run(folder, planned, stop, devices)
+
+    def _run(self, folder: Path, planned: PlannedStage, stop: Stop, devices: list[str]) -> Outcome:
         inbox: queue.Queue[dict[str, Any]] = queue.Queue()
         environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        if devices:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         if planned.ranks > 1:
             (folder / "rendezvous").unlink(missing_ok=True)
             environment["POSTTRAIN_RENDEZVOUS"] = str((folder / "rendezvous").resolve())
@@ -131,6 +141,31 @@ class LocalLauncher:
                     first = rank
                     deadline = time.monotonic() + (STRAGGLER_SECONDS if message["status"] == INTERRUPTED else 0.0)
         return Outcome("interrupted") if asked > 1 and first is not None else outcome_of(folder, statuses, first)
+
+
+@dataclass
+class Devices:
+    """The GPUs of this machine, lent to the stages that run side by side: a rank has one of its own."""
+
+    free: list[str]
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def __post_init__(self) -> None:
+        self.total = len(self.free)
+
+    @contextlib.contextmanager
+    def lent(self, ranks: int) -> Iterator[list[str]]:
+        """Names for CUDA_VISIBLE_DEVICES; [] where there are fewer than ranks (the plan has warned or refused)."""
+        wanted = ranks if ranks <= self.total else 0
+        with self.changed:
+            self.changed.wait_for(lambda: len(self.free) >= wanted)
+            taken, self.free = self.free[:wanted], self.free[wanted:]
+        try:
+            yield taken
+        finally:
+            with self.changed:
+                self.free = sorted(self.free + taken)
+                self.changed.notify_all()
 
 
 def outcome_of(folder: Path, statuses: dict[int, int], first: int | None) -> Outcome:

@@ -9,7 +9,6 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,28 +49,30 @@ def _version(name: str) -> str | None:
 def hardware() -> dict[str, Any]:
     """{cpu, cores, memory_gib, gpus, gpu_names}, read from the kernel."""
     cpu = [line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
-    names = visible_gpus()
     return {
         "cpu": cpu[0] if cpu else platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "gpus": len(names),
-        "gpu_names": names,
+        "gpus": len(visible_devices()),
+        "gpu_names": gpu_names(),
     }
 
 
-def visible_gpus() -> list[str]:
-    """Names of the NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves, without touching CUDA."""
+def visible_devices() -> list[str]:
+    """The NVIDIA GPUs as CUDA_VISIBLE_DEVICES names them ("0", "1", or what it holds), without touching CUDA."""
     folder = Path("/proc/driver/nvidia/gpus")
-    cards = sorted(folder.iterdir()) if folder.is_dir() else []
-    names = ["GPU"] * len(cards)
-    for index, card in enumerate(cards):
-        models = [line.split(":", 1)[1].strip() for line in _lines(card / "information") if line.startswith("Model")]
-        names[index] = models[0] if models else "GPU"
+    cards = len(list(folder.iterdir())) if folder.is_dir() else 0
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
-        return names
-    return names[: len([device for device in chosen.split(",") if device.strip() not in ("", "-1")])]
+    if chosen is None or cards == 0:
+        return [str(index) for index in range(cards)]
+    return [device.strip() for device in chosen.split(",") if device.strip() not in ("", "-1")]
+
+
+def gpu_names() -> list[str]:
+    """Models of the visible GPUs, as far as the kernel tells them."""
+    cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    models = [line.split(":", 1)[1].strip() for card in cards for line in _lines(card) if line.startswith("Model")]
+    return models[: len(visible_devices())]
 
 
 def _lines(path: str | Path) -> list[str]:
@@ -105,8 +106,6 @@ def _parents(name: str) -> list[str]:
 
 
 def _module_file(name: str) -> Path | None:
-    if (loaded := sys.modules.get(name)) is not None and getattr(loaded, "__file__", None):
-        return Path(loaded.__file__ or "")
     base = ROOT.joinpath(*name.split("."))
     for path in (base.with_suffix(".py"), base / "__init__.py"):
         if path.exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,3 +54,12 @@ def move_aside(run_dir: Path) -> Path:
     while (target := run_dir.with_name(f"{run_dir.name}.{number}")).exists():
         number += 1
     return run_dir.rename(target)
+
+
+def link(path: Path, target: Path) -> None:
+    """A relative link, so that the whole output folder may be moved; replaced in one step."""
+    path.parent.mkdir(exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(os.path.relpath(target.resolve(), path.parent.resolve()))
+    temporary.replace(path)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import shlex
 import signal
 import threading
@@ -20,14 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline import build, gates
-from pipeline.artifacts import Artifact
 from pipeline.config import RunConfig
 from pipeline.display import Display, append, duration, final_table, make_display
 from pipeline.job import plain
 from pipeline.launch import Launcher, Outcome, Stop, make_launcher
 from pipeline.plan_types import Plan, PlannedStage
 from pipeline.report import write_report
-from pipeline.run_folder import claim
+from pipeline.run_folder import claim, link
 from pipeline.store import entry_path
 from pipeline.summary import StageRecord, write_summary
 from pipeline.trackers import Tracker, make_tracker
@@ -119,7 +117,7 @@ def stop_on_signals(run: Run) -> Iterator[None]:
 
 def schedule(run: Run) -> None:
     """Start what is ready until nothing is left, or nothing may be started any more."""
-    slots = 1 if run.cfg.launcher.kind == "inline" else run.plan.parallel
+    slots = run.plan.parallel if run.cfg.launcher.kind == "local" else 1
     running: dict[Future[Outcome], PlannedStage] = {}
     with ThreadPoolExecutor(max_workers=slots) as pool, stop_on_error(run):
         while True:
@@ -173,26 +171,8 @@ def chain_length(plan: Plan, name: str) -> int:
     return 1 + max((chain_length(plan, reader) for reader in readers), default=0)
 
 
-def inputs_of(run: Run, stage: PlannedStage) -> dict[str, Artifact]:
-    """Today's inputs: sealed outputs of this run's stages, or what the plan resolved outside."""
-    inputs = {}
-    for port, source in stage.inputs.items():
-        if source.stage is None:
-            path, digest, facts = source.path, source.digest or source.fingerprint, source.facts
-            path = Path(source.wired) if path is None else path
-        else:
-            record, producer = run.records[source.stage], run.plan.stage(source.stage)
-            assert record.manifest is not None and source.output is not None
-            output = record.manifest["outputs"][source.output]
-            path = entry_path(run.plan.store, producer.kind, producer.fingerprint) / output["path"]
-            digest = output["digest"]
-            facts = {key: value for key, value in output.items() if key not in ("kind", "path", "digest")}
-        inputs[port] = Artifact(port, source.kind, path, facts, source.fingerprint, digest)
-    return inputs
-
-
 def take_if_cached(run: Run, stage: PlannedStage) -> bool:
-    manifest = build.sealed(run.plan, stage, inputs_of(run, stage), run.since)
+    manifest = build.sealed(run.plan, stage, build.inputs_of(run.plan, run.records, stage), run.since)
     if manifest is None:
         return False
     build.take_cached(run.records[stage.name], run.plan, stage, manifest)
@@ -208,7 +188,7 @@ def start(run: Run, stage: PlannedStage, pool: ThreadPoolExecutor) -> Future[Out
     steps = f", {stage.outline.steps} steps" if stage.outline.steps else ""
     ranks = f", {stage.ranks} ranks" if stage.ranks > 1 else ""
     run.display.say(f"{stage.name}: starting ({stage.kind}{steps}{ranks})")
-    inputs = inputs_of(run, stage)
+    inputs = build.inputs_of(run.plan, run.records, stage)
     task = functools.partial(
         build.build, run.plan, stage, inputs, record, launcher, run.stop, run.since, run.display.say
     )
@@ -274,15 +254,6 @@ def check_gates(run: Run) -> None:
         run.display.say(f"{stage.name}: gate: {problem}")
         if stage.cfg.gate.on_fail == "stop":
             run.failure = run.failure or {"stage": stage.name, "message": f"gate: {problem}"}
-
-
-def link(path: Path, target: Path) -> None:
-    """A relative link, so that the whole output folder may be moved; replaced in one step."""
-    path.parent.mkdir(exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(os.path.relpath(target.resolve(), path.parent.resolve()))
-    temporary.replace(path)
 
 
 def summarize(run: Run, status: str) -> None:

@@ -31,7 +31,10 @@ MANIFEST = "artifact.json"
 LOCK_POLL_SECONDS = 0.2
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 # What the driver and the ranks tell each other in the partial folder; never part of a result.
-SCRATCH = ("job.json", "result.json", "progress.json", "progress.json.tmp", "workers.lock", "rendezvous", "stop")
+SCRATCH = (
+    *("job.json", "result.json", "progress.json", "progress.json.tmp", "workers.lock"),
+    *("rendezvous", "stop", "hostfile", "launch.sh"),
+)
 
 
 def entry_path(store: Path, kind: str, fingerprint: str) -> Path:

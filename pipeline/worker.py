@@ -29,7 +29,9 @@ from pipeline.job import DISK_FULL, INTERRUPTED, Job, read_job
 from pipeline.store import rank_at_work
 from pipeline.tracking import Context
 
+ROOT = Path(__file__).resolve().parent.parent
 _PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,6 @@ def set_environment(job: Job, place: Place) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # for libraries still to be loaded
         os.environ[name] = str(job.threads)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    if job.devices:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, job.devices))
 
 
 def write_result(folder: Path, job: Job, context: Context, metrics: dict[str, Any], began: float) -> None:
@@ -136,7 +136,7 @@ def explain(error: Exception, folder: Path) -> str:
 
 def die_with_parent() -> None:
     """Ask the kernel to kill this process when its parent dies, whatever it is doing then."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def listen_for_stop(folder: Path, stop: threading.Event) -> None:
