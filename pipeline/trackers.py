@@ -144,6 +144,8 @@ class WandbTracker:
     mode: Any = ""  # online | offline, as wandb has them
 
     def __post_init__(self) -> None:
+        for name in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR"):  # else in the home directory
+            os.environ.setdefault(name, str(self.output_dir.absolute() / "wandb" / "cache"))
         import wandb
 
         self.wandb = wandb

@@ -64,7 +64,7 @@ def _axes(y_ticks, x_ticks, x_at, y_at, x_label: str, is_share: bool, x_range: t
         )
     bottom = HEIGHT - BOTTOM
     for tick in x_ticks:
-        if x_range[0] <= tick <= x_range[1]:
+        if x_range[0] <= tick <= x_range[1] and tick == int(tick):  # there is no half step
             parts.append(
                 f'<text class="tick" x="{x_at(tick):.1f}" y="{bottom + 14}" text-anchor="middle">{_tick(tick)}</text>'
             )
@@ -114,7 +114,7 @@ def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
     """Round numbers from below `low` to above `high`."""
     if high <= low:
         spread = abs(low) * 0.1 or 1.0
-        low, high = low - spread, high + spread
+        low, high = (low - spread if low else 0.0), high + spread
     raw = (high - low) / about
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
