@@ -7,8 +7,9 @@ from typing import Any
 
 from omegaconf import II
 
-from pipeline.artifacts import Outline, Port
+from pipeline.artifacts import Fault, Outline, Port
 from pipeline.config import StageConfig
+from stages.parts.rollouts.config import sampling_faults
 
 RECIPE_VERSION = 1
 INPUTS = {
@@ -36,6 +37,30 @@ class EvaluateConfig(StageConfig):
     max_response_tokens: int = II("evaluation.max_response_tokens")
     require_box: bool = True
 
+    def faults(self) -> list[Fault]:
+        faults = [*super().faults(), *sampling_faults(self)]
+        if self.split not in ("train", "dev", "test"):
+            faults.append(Fault("split", f"'{self.split}' is unknown", "write test or dev"))
+        too_many = [k for k in self.ks if not 1 <= k <= self.samples]
+        if too_many:
+            remedy = f"raise samples to {max(self.ks)} or shorten ks"
+            faults.append(Fault("ks", f"pass@{too_many[0]} cannot be had from {self.samples} samples", remedy))
+        return faults
+
 
 def outline(cfg: EvaluateConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
-    raise NotImplementedError
+    """Rows and tokens from the sizes of the problem set; a suite that it lacks is left out of the numbers."""
+    plan = Outline(parameters=inputs["model"].get("parameters"))
+    known: dict[str, dict[str, int]] | None = inputs["problems"].get("suites")
+    if known is None:
+        return plan
+    sizes = {suite: min(known.get(suite, {}).get(cfg.split, 0), cfg.max_problems) for suite in cfg.suites}
+    problems = sum(sizes.values())
+    if problems == 0:
+        problem = f"there are no {cfg.split} problems of {', '.join(cfg.suites)}"
+        plan.faults.append(Fault("suites", problem, f"write suites of the problem set: {', '.join(sorted(known))}"))
+    if cfg.temperature == 0 and cfg.samples > 1:
+        plan.inert["samples"] = "at temperature 0 all samples of a problem are the same"
+    plan.outputs = {"responses": {"rows": problems * cfg.samples}, "results": {"rows": problems, "split": cfg.split}}
+    plan.tokens = problems * cfg.samples * cfg.max_response_tokens
+    return plan

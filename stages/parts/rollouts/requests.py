@@ -1,0 +1,79 @@
+"""Between problems and rollouts: requests, texts, scores, groups.
+
+Text is for verifiers and people; training takes the sampled ids as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from stages.parts.data.template import render_prompt
+from stages.parts.rollouts.config import SamplingConfig
+from stages.parts.rollouts.engine import RolloutEngine
+from stages.parts.rollouts.types import Problem, Request, Rollout, RolloutGroup
+from stages.parts.verifiers.config import RewardConfig
+from stages.parts.verifiers.reward import score_all
+
+if TYPE_CHECKING:
+    from stages.parts.policy.model import Policy
+
+RESPONSES_PER_CALL = 2048  # between two looks at a stop request; fewer leave more half-empty batches behind
+
+
+def make_requests(tokenizer: Any, problems: list[Problem], samples: int) -> list[Request]:
+    """`samples` requests a problem, a problem's own beside each other, sample_index from 0."""
+    requests = []
+    for problem in problems:
+        prompt_ids = render_prompt(tokenizer, problem.messages)
+        requests += [Request(problem.id, index, prompt_ids) for index in range(samples)]
+    return requests
+
+
+def attach_texts(policy: Policy, rollouts: list[Rollout]) -> None:
+    """Fill in `text`: the response without its end token, other special tokens written out."""
+    bodies = [rollout.response_ids if rollout.truncated else rollout.response_ids[:-1] for rollout in rollouts]
+    texts = policy.tokenizer.batch_decode(bodies, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    for rollout, text in zip(rollouts, texts, strict=True):
+        rollout.text = text
+
+
+def attach_scores(problems: list[Problem], rollouts: list[Rollout], reward: RewardConfig) -> None:
+    """Fill in `score`; problems[i] is what rollouts[i] answers. Texts must be there."""
+    texts, truncated = [rollout.text for rollout in rollouts], [rollout.truncated for rollout in rollouts]
+    for rollout, score in zip(rollouts, score_all(problems, texts, truncated, reward), strict=True):
+        rollout.score = score
+
+
+def group_rollouts(problems: list[Problem], rollouts: list[Rollout], samples: int) -> list[RolloutGroup]:
+    """Rollouts in the order of `make_requests`, as groups: by place, never by the prompt's text."""
+    return [
+        RolloutGroup(problem, rollouts[place * samples : (place + 1) * samples])
+        for place, problem in enumerate(problems)
+    ]
+
+
+def answer_problems(
+    engine: RolloutEngine,
+    policy: Policy,
+    problems: list[Problem],
+    samples: int,
+    sampling: SamplingConfig,
+    noise_key: tuple[int, str, int],
+    reward: RewardConfig,
+    between: Callable[[list[RolloutGroup]], None],
+) -> list[RolloutGroup]:
+    """Scored groups of all problems, sampled in calls of about `RESPONSES_PER_CALL`.
+
+    `between` is called after each with all groups so far; it may raise to stop.
+    """
+    groups: list[RolloutGroup] = []
+    width = max(1, RESPONSES_PER_CALL // samples)
+    for start in range(0, len(problems), width):
+        part = problems[start : start + width]
+        rollouts = engine.generate(make_requests(policy.tokenizer, part, samples), sampling, noise_key)
+        attach_texts(policy, rollouts)
+        attach_scores([problem for problem in part for _ in range(samples)], rollouts, reward)
+        groups += group_rollouts(part, rollouts, samples)
+        between(groups)
+    return groups
