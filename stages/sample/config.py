@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.artifacts import Outline, Port
+from pipeline.artifacts import Fault, Outline, Port
 from pipeline.config import StageConfig
+from stages.parts.rollouts.config import sampling_faults
 from stages.parts.verifiers.config import RewardConfig
 
 RECIPE_VERSION = 1
@@ -31,11 +32,38 @@ class SampleConfig(StageConfig):
     top_p: float = 1.0
     top_k: int = 0
     max_response_tokens: int = 128
-    reward: RewardConfig = field(default_factory=RewardConfig)
+    reward: RewardConfig = field(default_factory=lambda: RewardConfig(format=1.0))  # format 0: any form is kept
     min_language: float = 0.9  # drop reasoning with a smaller share of words in the prompt's language
     max_repetition: float = 0.5  # drop reasoning with a larger share of repeated 4-grams of words
     max_paragraph_characters: int = 2000
 
+    def faults(self) -> list[Fault]:
+        faults = [*super().faults(), *sampling_faults(self)]
+        faults += [Fault(f"reward.{fault.key}", fault.problem, fault.remedy) for fault in self.reward.faults()]
+        if self.keep_per_problem < 1:
+            faults.append(Fault("keep_per_problem", f"is {self.keep_per_problem}", "write at least 1"))
+        for name in ("min_language", "max_repetition"):
+            if not 0 <= getattr(self, name) <= 1:
+                faults.append(Fault(name, f"is {getattr(self, name)}", "write a share in [0, 1]"))
+        if self.temperature == 0 and self.samples > 1:
+            problem = f"0 gives {self.samples} times the same response"
+            faults.append(Fault("temperature", problem, "write 1.0, or samples=1"))
+        return faults
+
 
 def outline(cfg: SampleConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
-    raise NotImplementedError
+    """Upper bounds from the sizes of the problem set."""
+    plan = Outline(parameters=inputs["policy"].get("parameters"))
+    known: dict[str, dict[str, int]] | None = inputs["problems"].get("suites")
+    if known is None:
+        return plan
+    sizes = {suite: known.get(suite, {}).get("train", 0) for suite in cfg.suites}
+    for suite, size in sizes.items():
+        if size == 0:
+            problem = f"there are no train problems of {suite}"
+            plan.faults.append(Fault("suites", problem, f"write suites of the problem set: {', '.join(sorted(known))}"))
+    problems = min(sum(sizes.values()), cfg.max_problems)
+    kept = problems * min(cfg.samples, cfg.keep_per_problem)
+    plan.outputs = {"kept": {"rows": kept}, "ledger": {"rows": problems}}
+    plan.tokens = problems * cfg.samples * cfg.max_response_tokens
+    return plan
