@@ -18,8 +18,11 @@ PLAIN_EVERY_SECONDS = 10.0
 
 
 class Display(Protocol):
+    def show(self, line: str) -> None:
+        """A line on the screen that stays."""
+
     def say(self, line: str) -> None:
-        """A line for people that stays."""
+        """The same, and in console.log."""
 
     def refresh(self) -> None:
         """Show the present state; cheap, called several times a second."""
@@ -66,10 +69,12 @@ class PlainDisplay:
         self.records, self.console = records, console
         self.paces, self.last = Paces(), time.monotonic()
 
+    def show(self, line: str) -> None:
+        print(stamped(line), flush=True)
+
     def say(self, line: str) -> None:
-        line = f"[{time.strftime('%H:%M:%S')}] {line}"
-        print(line, flush=True)
-        append(self.console, line)
+        self.show(line)
+        append(self.console, stamped(line))
 
     def refresh(self) -> None:
         if time.monotonic() - self.last < PLAIN_EVERY_SECONDS:
@@ -95,10 +100,12 @@ class LiveDisplay:
         self.live = Live(get_renderable=self._table, refresh_per_second=4, transient=True)
         self.live.start()
 
+    def show(self, line: str) -> None:
+        self.live.console.print(stamped(line), markup=False, highlight=False)
+
     def say(self, line: str) -> None:
-        line = f"[{time.strftime('%H:%M:%S')}] {line}"
-        self.live.console.print(line, markup=False, highlight=False)
-        append(self.console, line)
+        self.show(line)
+        append(self.console, stamped(line))
 
     def refresh(self) -> None:
         pass  # rich redraws from a thread of its own
@@ -125,6 +132,10 @@ def read_progress(folder: Path | None) -> dict[str, Any] | None:
         return json.loads((folder / "progress.json").read_text()) if folder is not None else None
     except FileNotFoundError:
         return None
+
+
+def stamped(line: str) -> str:
+    return f"[{time.strftime('%H:%M:%S')}] {line}"
 
 
 def append(console: Path, text: str) -> None:
@@ -164,10 +175,14 @@ def final_table(records: list[StageRecord], evaluated: dict[str, str]) -> str:
 
 
 def accuracies(metrics: dict[str, Any]) -> str:
-    """ "reasoning pass@1 51.2% (48.0-54.3), ..."; keys as the evaluate stage names them."""
-    parts = []
+    """ "reasoning pass@1 51.2% (48.0-54.3) pass@8 80.1%; general ...": keys as the evaluate stage names them."""
+    suites: dict[str, list[str]] = {}
     for key, value in metrics.items():
+        suite, _, name = key.rpartition("/")
         low, high = metrics.get(f"{key}_low"), metrics.get(f"{key}_high")
-        if value is not None and low is not None and high is not None:  # suites have intervals, families do not
-            parts.append(f"{key.replace('/', ' ')} {100 * value:.1f}% ({100 * low:.1f}-{100 * high:.1f})")
-    return ", ".join(parts)
+        if value is None or low is None or high is None:  # suites have intervals, families do not
+            continue
+        if name.startswith("pass@"):
+            interval = f" ({100 * low:.1f}-{100 * high:.1f})" if name == "pass@1" else ""
+            suites.setdefault(suite, []).append(f"{name} {100 * value:.1f}%{interval}")
+    return "; ".join(f"{suite} {' '.join(parts)}" for suite, parts in suites.items())

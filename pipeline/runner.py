@@ -27,7 +27,7 @@ from pipeline.plan_types import Plan, PlannedStage
 from pipeline.report import write_report
 from pipeline.run_folder import claim, link
 from pipeline.store import entry_path
-from pipeline.summary import StageRecord, write_summary
+from pipeline.summary import StageRecord, read_notes, write_summary
 from pipeline.trackers import Tracker, make_tracker
 from pipeline.worker import is_disk_full
 
@@ -201,9 +201,7 @@ def start(run: Run, stage: PlannedStage, pool: ThreadPoolExecutor) -> Future[Out
 
 def first_launcher(run: Run) -> Launcher:
     """Made when the first stage must run: a run that is all cached starts no process."""
-    engines = {stage.cfg.engine.kind for stage in run.plan.stages}
-    preload = [*run.preload, *(["deepspeed"] if run.preload and "deepspeed" in engines else [])]
-    return make_launcher(run.cfg.launcher, run.console, preload)
+    return make_launcher(run.cfg.launcher, run.console, list(run.preload))
 
 
 def watch(run: Run) -> None:
@@ -213,13 +211,25 @@ def watch(run: Run) -> None:
         if record.status == "running" and not record.tracked and record.folder is not None:
             record.tracked = True
             run.tracker.stage_started(stage, record.folder, plain(stage.cfg))
+        if record.status == "running":
+            show_notes(run, record)
     run.display.refresh()
     run.tracker.poll()
+
+
+def show_notes(run: Run, record: StageRecord) -> None:
+    """Notes of a stage on the screen; they are in console.log already, which is the stdout of its ranks."""
+    notes = [] if run.cfg.launcher.kind == "inline" else read_notes(record.folder)
+    for note in notes[record.notes_shown :]:
+        run.display.show(f"{record.name}: {note}")
+    record.notes_shown = max(record.notes_shown, len(notes))
 
 
 def settle(run: Run, stage: PlannedStage, outcome: Outcome) -> None:
     """A stage has ended: say so, link it, check its gate, keep the summary up to date."""
     record = run.records[stage.name]
+    if outcome.how != "cached":
+        show_notes(run, record)
     if outcome.status == "done":
         record.status = outcome.how
         link(run.run_dir / "stages" / stage.name, entry_path(run.plan.store, stage.kind, stage.fingerprint))

@@ -29,6 +29,7 @@ class StageRecord:
     span: tuple[float, float] | None = None  # wall-clock begin and end of `run` in this run
     manifest: dict[str, Any] | None = None
     tracked: bool = False  # the tracker knows that it runs
+    notes_shown: int = 0
 
     @property
     def finished(self) -> bool:
@@ -81,10 +82,11 @@ def write_summary(
 
 
 def read_notes(folder: Path | None) -> list[str]:
-    path = folder / "notes.jsonl" if folder is not None else None
-    if path is None or not path.exists():
+    try:
+        text = (folder / "notes.jsonl").read_text() if folder is not None else ""
+    except FileNotFoundError:  # none were written, or the folder is just being published
         return []
-    return [json.loads(line)["message"] for line in path.read_text().splitlines()]
+    return [json.loads(line)["message"] for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def plan_as_dict(plan: Plan) -> dict[str, Any]:

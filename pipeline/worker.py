@@ -80,6 +80,7 @@ def set_environment(job: Job, place: Place) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # for libraries still to be loaded
         os.environ[name] = str(job.threads)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["TQDM_DISABLE"] = "1"  # bars of libraries; ours is the display
 
 
 def write_result(folder: Path, job: Job, context: Context, metrics: dict[str, Any], began: float) -> None:
@@ -97,7 +98,7 @@ def write_result(folder: Path, job: Job, context: Context, metrics: dict[str, An
 
 
 def report_failure(folder: Path, place: Place, error: Exception) -> int:
-    """failure-<rank>.json for the driver, which tells people; the traceback also goes to console.log from here."""
+    """failure-<rank>.json for the driver, which tells people and puts the traceback into console.log."""
     text = "".join(traceback.format_exception(error))
     failure = {
         "rank": place.rank,
@@ -109,7 +110,6 @@ def report_failure(folder: Path, place: Place, error: Exception) -> int:
     }
     try:
         (folder / f"failure-{place.rank}.json").write_text(json.dumps(failure))
-        print(text, file=sys.stderr, flush=True)
     except OSError:
         return DISK_FULL
     return DISK_FULL if is_disk_full(error) else 1

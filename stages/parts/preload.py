@@ -1,11 +1,13 @@
 """Imported once by the fork server, so that a rank finds everything loaded. It only imports.
 
-transformers loads lazily: the classes are touched here, or every rank would pay for them.
+transformers loads lazily: the classes are touched here, or every rank would pay for them. deepspeed is what it loads
+when it saves a model, also where the engine is torch.
 """
 
 from __future__ import annotations
 
 import datasets  # noqa: F401
+import deepspeed  # noqa: F401
 import math_verify  # noqa: F401
 import numpy  # noqa: F401
 import reasoning_gym  # noqa: F401
