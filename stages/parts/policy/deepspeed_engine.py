@@ -118,14 +118,14 @@ class DeepSpeedEngine:
             self.update.updates += 1
         return self.guard.after_step(norm, skipped)
 
-    def full_state(self) -> dict[str, Tensor]:
+    def full_state(self, merge: bool = True) -> dict[str, Tensor]:
         seen: dict[int, Tensor] = {}
         state = {}
         for name, tensor in self.policy.model.state_dict(keep_vars=True).items():
             if id(tensor) not in seen:
                 seen[id(tensor)] = self._whole(tensor)
             state[name] = seen[id(tensor)]
-        return whole_model(self.policy.model, state)
+        return whole_model(self.policy.model, state) if merge else state
 
     def save(self, folder: Path) -> None:
         """Rank r keeps every n-th parameter, so that memory and writing are shared."""

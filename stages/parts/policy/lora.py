@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from stages.parts.policy.config import LoRAConfig
+from stages.parts.policy.facts import model_facts
+from stages.parts.policy.model import Policy
 
 ADAPTER = "default"
 
@@ -40,3 +46,19 @@ def merged_state(model: torch.nn.Module, state: dict[str, Tensor]) -> dict[str, 
             tensor = (tensor.float() + scaling[layer] * (up.float() @ down.float())).to(tensor.dtype)
         merged[name.removeprefix("base_model.model.").replace(".base_layer.", ".")] = tensor
     return merged
+
+
+def save_adapter(folder: Path, state: dict[str, Tensor], policy: Policy, base: Path) -> dict[str, Any]:
+    """The adapter alone, naming the folder of its base; `load_policy` and transformers put the two together. Facts are
+    those of the base (which stays where it is), with `adapter` true."""
+    folder.mkdir(parents=True, exist_ok=True)
+    adapter = get_peft_model_state_dict(policy.model, state_dict=state)
+    save_file(
+        {name: tensor.cpu().contiguous() for name, tensor in adapter.items()}, folder / "adapter_model.safetensors"
+    )
+    config = policy.model.peft_config[ADAPTER]
+    config.base_model_name_or_path = str(base.resolve())
+    config.inference_mode = True
+    config.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
+    return {**model_facts(base), **model_facts(folder)}

@@ -19,7 +19,8 @@ def save_trained(
     if cfg.lora.rank > 0 and not cfg.lora.merge:
         from stages.parts.policy.lora import save_adapter  # peft is an extra
 
-        facts = save_adapter(context.output(port), engine.policy, base, context.is_main)
+        state = engine.full_state(merge=False)
+        facts = save_adapter(context.output(port), state, engine.policy, base) if context.is_main else {}
     else:
         state = engine.full_state()
         facts = save_policy(context.output(port), state, engine.policy) if context.is_main else {}

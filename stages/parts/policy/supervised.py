@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pipeline.artifacts import Interrupted, StageFailed
 from pipeline.tracking import Context, Metrics
+from stages.parts.data.audit import Row, check_first_step
 from stages.parts.losses.counts import BatchCounts
 from stages.parts.losses.sft import sft_loss
 from stages.parts.policy.batch import TokenBatch, aligned_microbatches, pack_batch, pack_rows, pad_batch
@@ -35,13 +36,15 @@ def train(cfg: SupervisedStageConfig, policy: Policy, base: Path, sources: list[
         totals, metrics = state["totals"], state["metrics"]
     while step < cfg.steps:
         started = time.monotonic()
-        chosen = examples_of_step(sources, per_step, cfg.seed, step)[context.rank :: context.world_size]
+        everyone = examples_of_step(sources, per_step, cfg.seed, step)
+        first = _look_at_first_step(everyone, policy, cfg, context) if step == 0 else {}
+        chosen = everyone[context.rank :: context.world_size]
         rate = learning_rate(step, cfg)
         metrics = supervised_step(engine, chosen, cfg, rate)
         step += 1
         totals["train/supervised_tokens"] += metrics["train/tokens"]
         metrics["train/learning_rate"] = rate
-        _log(context, cfg, step, metrics, time.monotonic() - started)
+        _log(context, cfg, step, metrics | first, time.monotonic() - started)
         stop = any_rank(context.stop.is_set()) and step < cfg.steps
         if stop or step % cfg.save_every_steps == 0 or step == cfg.steps:
             save_checkpoint(context, step, engine, {"totals": totals, "metrics": metrics})
@@ -49,6 +52,17 @@ def train(cfg: SupervisedStageConfig, policy: Policy, base: Path, sources: list[
             raise Interrupted(f"stopped after step {step} of {cfg.steps}")
     save_trained(engine, base, cfg, context)
     return metrics | totals | {"train/steps": float(step)} | _data_metrics(sources)
+
+
+def _look_at_first_step(
+    examples: list[Example], policy: Policy, cfg: SupervisedStageConfig, context: Context
+) -> Metrics:
+    """What the loss sees, checked before anything is trained on it (scripts/audit.py shows it)."""
+    rows = [Row(example.ids, example.mask) for example in examples]
+    result = check_first_step(rows, policy.tokenizer, policy.end_ids, pieces=cfg.over_length == "split")
+    for note in result.notes:
+        context.note(f"first step: {note}")
+    return result.metrics()
 
 
 def supervised_step(engine: TrainEngine, examples: list[Example], cfg: SupervisedStageConfig, rate: float) -> Metrics:

@@ -48,9 +48,10 @@ class TrainEngine(Protocol):
     def step(self, learning_rate: float) -> StepResult:
         """One optimizer step on what was added since the last one."""
 
-    def full_state(self) -> dict[str, Tensor]:
-        """Consolidated weights on every rank (ZeRO-3 gathers, LoRA merges), HF names, the model's dtype; detached, and
-        for the torch engine views of the live weights: copy what must outlive a step."""
+    def full_state(self, merge: bool = True) -> dict[str, Tensor]:
+        """Consolidated weights on every rank (ZeRO-3 gathers), HF names, the model's dtype; detached, and where nothing
+        is gathered views of the live weights: copy what must outlive a step. Adapters are merged into their base
+        weights, or (merge=False) stay apart under peft's names."""
 
     def save(self, folder: Path) -> None:
         """This rank's share of weights and optimizer state, in a form that any engine and any number of ranks loads."""
@@ -105,8 +106,9 @@ class TorchEngine:
             master.grad = None
         return self.guard.after_step(self.optimizer.grad_norm, self.optimizer.skipped)
 
-    def full_state(self) -> dict[str, Tensor]:
-        return whole_model(self.policy.model, dict(self.policy.model.state_dict()))
+    def full_state(self, merge: bool = True) -> dict[str, Tensor]:
+        state = dict(self.policy.model.state_dict())
+        return whole_model(self.policy.model, state) if merge else state
 
     def save(self, folder: Path) -> None:
         if world()[0] == 0:  # replicated: one rank writes
