@@ -9,19 +9,24 @@ from pipeline.config import EngineConfig, RunConfig, StageConfig
 from pipeline.messages import suggest
 from pipeline.plan_types import PlannedStage
 from pipeline.provenance import hardware
-from pipeline.sources import local_paths, unreadable
 from pipeline.wiring import EVAL
 
+SHARED = ("data", "general_data", "model", "student")  # nodes at the root that stages read whole
 ROOT_KNOBS = {"G": "G", "beta": "algorithm.beta", "epsilon": "algorithm.epsilon"}
 LAUNCHERS = ("local", "inline", "torchrun", "deepspeed", "slurm")
 
 
-def prefixed(name: str, fault: Fault) -> Fault:
-    """A fault of a stage under the key that a user would write."""
-    prefix = "evaluation" if name.endswith(EVAL) else f"stages.{name}"
-    return dataclasses.replace(
-        fault, key=f"{prefix}.{fault.key}", remedy=fault.remedy.replace("stages.NAME", f"stages.{name}")
-    )
+def as_written(name: str, stage: StageConfig, fault: Fault, cfg: RunConfig) -> Fault:
+    """A fault of a stage under the key that a user would write: `data.path`, not stages.problems.reasoning.path."""
+    remedy = fault.remedy.replace("stages.NAME", f"stages.{name}")
+    if name.endswith(EVAL):
+        return dataclasses.replace(fault, key=f"evaluation.{fault.key}", remedy=remedy)
+    field, _, rest = fault.key.partition(".")
+    value = getattr(stage, field, None)
+    for root in SHARED:
+        if rest and dataclasses.is_dataclass(value) and value == getattr(cfg, root):
+            return dataclasses.replace(fault, key=f"{root}.{rest}", remedy=remedy)
+    return dataclasses.replace(fault, key=f"stages.{name}.{fault.key}", remedy=remedy)
 
 
 def run_faults(cfg: RunConfig, names: list[str]) -> list[Fault]:
@@ -46,23 +51,9 @@ def run_faults(cfg: RunConfig, names: list[str]) -> list[Fault]:
     return faults
 
 
-def file_faults(cfg: RunConfig) -> list[Fault]:
-    """Local files that the run names and that cannot be read, under the key at the root where there is one."""
-    faults, seen = [], set()
-    roots = {key: getattr(cfg, key) for key in ("model", "student", "data", "general_data")}
-    for prefix, config in [*roots.items(), *((f"stages.{name}", stage) for name, stage in cfg.stages.items())]:
-        for key, value, or_hub in local_paths(config):
-            fault = unreadable(f"{prefix}.{key}", value, or_hub)
-            if fault and value not in seen:
-                seen.add(value)
-                faults.append(fault)
-    return faults
-
-
-def config_faults(name: str, stage: StageConfig) -> list[Fault]:
+def config_faults(name: str, stage: StageConfig, cfg: RunConfig) -> list[Fault]:
     """Range and cross-field checks of one stage's config."""
-    faults = [prefixed(name, fault) for fault in stage.faults()]
-    return faults + [prefixed(name, fault) for fault in engine_faults(stage.engine)]
+    return [as_written(name, stage, fault, cfg) for fault in [*stage.faults(), *engine_faults(stage.engine)]]
 
 
 def engine_faults(engine: EngineConfig) -> list[Fault]:
@@ -104,24 +95,6 @@ def machine_faults(planned: PlannedStage, cfg: RunConfig, warnings: list[str]) -
     if planned.ranks > machine["cores"] and warning not in warnings:
         warnings.append(warning)
     return []
-
-
-def fact_faults(planned: PlannedStage) -> list[Fault]:
-    """What the stage's outline says is wrong, and models that must share a tokenizer but do not."""
-    faults = [prefixed(planned.name, fault) for fault in planned.outline.faults]
-    models = [source for source in planned.inputs.values() if source.kind == "model"]
-    for other in models[1:]:
-        for fact in ("tokenizer_hash", "tokenizer"):
-            first, second = models[0].facts.get(fact), other.facts.get(fact)
-            if first is not None and second is not None and first != second:
-                problem = f"the tokenizer of {other.wired} is not that of {models[0].wired}"
-                remedy = (
-                    "choose models of one family, or leave the port open: "
-                    + f"stages.{planned.name}.inputs.{other.port}=null"
-                )
-                faults.append(Fault(f"stages.{planned.name}.inputs.{other.port}", problem, remedy))
-                break
-    return faults
 
 
 def inert_knobs(cfg: RunConfig, stages: list[PlannedStage], overrides: list[str]) -> list[str]:

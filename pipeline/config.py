@@ -23,10 +23,10 @@ def not_in_fingerprint(default: Any = dataclasses.MISSING, *, factory: Any = Non
     return field(default=default, metadata=metadata)
 
 
-def local_path(or_hub: bool = False) -> Any:
-    """A field that names a local file or folder: it counts by its content in fingerprints, and must be readable.
-    With `or_hub`, a value that is no path here (a hub name) counts as it is written."""
-    return field(default=None, metadata={"content": "path or hub" if or_hub else "path"})
+def local_path() -> Any:
+    """A field that may name a local file or folder, which then counts by its content in fingerprints. A value that is
+    no path here (a hub name) counts as it is written."""
+    return field(default=None, metadata={"content": True})
 
 
 @dataclass

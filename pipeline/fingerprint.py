@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,6 @@ def recipe(config: Any, digests: Digests) -> Any:
 
 
 def _field(item: dataclasses.Field[Any], value: Any, digests: Digests) -> Any:
-    if "content" in item.metadata and isinstance(value, str) and (path := Path(value).expanduser()).exists():
+    if "content" in item.metadata and isinstance(value, str) and os.access(path := Path(value).expanduser(), os.R_OK):
         return {"content": digests.of(path)}
     return recipe(value, digests)

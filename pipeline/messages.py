@@ -193,7 +193,7 @@ def _unknown_package(key: str, overrides: list[str]) -> Fault:
 def _exists(known: DictConfig, parts: list[str]) -> bool:
     node: object = known
     for part in parts:
-        if not isinstance(node, DictConfig) or part not in node.keys():
+        if not isinstance(node, DictConfig) or part not in set(node.keys()):  # `in` would leave out what has no value yet
             return False
         node = node._get_node(part)
         if isinstance(node, DictConfig) and node._is_interpolation():

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import Fault, Outline
-from pipeline.checks import config_faults, fact_faults, file_faults, inert_knobs, machine_faults, run_faults
+from pipeline.checks import as_written, config_faults, inert_knobs, machine_faults, run_faults
 from pipeline.config import LauncherConfig, RunConfig, StageConfig
 from pipeline.fingerprint import fingerprint
 from pipeline.kinds import Kind, kinds
@@ -38,17 +38,17 @@ def make_plan(cfg: RunConfig, overrides: list[str] | None = None) -> Plan:
     digests = Digests.of_store(store)
     stages = with_evaluations(cfg)
     wiring = wire(stages, digests)
-    faults = [*run_faults(cfg, list(stages)), *wiring.faults, *file_faults(cfg)]
+    faults = [*run_faults(cfg, list(stages)), *wiring.faults]
     before = {name: ancestors(name, wiring) for name in wiring.order}
     parallel = stages_side_by_side(cfg.launcher)
     plan = Plan(cfg.name, cfg.pipeline, store, [], parallel)
     for name, stage in stages.items():
-        faults += config_faults(name, stage)
+        faults += config_faults(name, stage, cfg)
     for name in wiring.order:
         planned = _plan_stage(name, stages[name], wiring, plan, cfg, digests)
         planned.threads = threads(name, planned.ranks, before, cfg.launcher, parallel)
         faults += machine_faults(planned, cfg, plan.warnings)
-        faults += fact_faults(planned)
+        faults += [as_written(name, planned.cfg, fault, cfg) for fault in planned.outline.faults]
         plan.stages.append(planned)
     plan.warnings += inert_knobs(cfg, plan.stages, overrides or [])
     _mark_wanted(plan, cfg, before)

@@ -1,4 +1,4 @@
-"""What comes from outside the pipeline: external inputs of stages, and local files that a config names.
+"""What comes from outside the pipeline: external inputs of stages, and the content of local files.
 
     path:DIR                a folder here: an output of a store, or any folder; counts by content
     hub:ORG/NAME@REVISION   a model or data set of the hub, pinned
@@ -9,12 +9,9 @@ Contents are hashed once: digests are remembered by path, size and time, so that
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,28 +100,3 @@ def _sealed_output(path: Path) -> dict[str, Any] | None:
         return None
     outputs = json.loads(manifest.read_text())["outputs"].values()
     return next((output for output in outputs if output["path"] == path.resolve().name), None)
-
-
-def local_paths(config: Any, prefix: str = "") -> Iterator[tuple[str, str, bool]]:
-    """(key, value, may be a hub name) of every field of a config that names something on this machine."""
-    if not dataclasses.is_dataclass(config):
-        return
-    for item in dataclasses.fields(config):
-        value = getattr(config, item.name)
-        if dataclasses.is_dataclass(value):
-            yield from local_paths(value, f"{prefix}{item.name}.")
-        elif "content" in item.metadata and isinstance(value, str):
-            yield f"{prefix}{item.name}", value, item.metadata["content"] == "path or hub"
-
-
-def unreadable(key: str, value: str, or_hub: bool) -> Fault | None:
-    """Why a file or folder that a config names cannot be used."""
-    path = Path(value).expanduser()
-    if or_hub and not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+|[\w-]+", value):
-        return None
-    if not path.exists():
-        remedy = f"write {key}=FOLDER or ORG/NAME" if or_hub else f"write {key}=FILE"
-        return Fault(key, f"there is no file or folder '{value}'", remedy)
-    if not os.access(path, os.R_OK):
-        return Fault(key, f"'{value}' cannot be read", "give yourself the right to read it, or name another")
-    return None

@@ -98,7 +98,8 @@ def _compatible(name: str, key: str, declared: Port, wired: str, stages: dict[st
         if made.kind == declared.kind and not maker.endswith(EVAL) and not _needs(maker, name, stages)
     ]
     if not fitting:
-        return f"write {key}=path:FOLDER of a {declared.kind}, or leave {name} out too: ~stages.{name}"
+        otherwise = "evaluation.enabled=false" if name.endswith(EVAL) else f"leave {name} out too: ~stages.{name}"
+        return f"write {key}=path:FOLDER of a {declared.kind}, or {otherwise}"
     close = nearest(wired, fitting) or fitting[0]
     return f"write {key}={close} (a {declared.kind}: {', '.join(fitting)})"
 

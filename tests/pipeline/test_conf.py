@@ -1,0 +1,132 @@
+"""Every YAML under conf/ composes into typed dataclasses and plans; choices beat each other in the promised order."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from pipeline.compose import CONF, compose, default_name, job_folder, sweep_folder
+from pipeline.config import RunConfig
+from pipeline.kinds import kinds
+from pipeline.plan import make_plan
+
+NEEDS = {
+    "scale=small": ["model=qwen3_0_6b"],
+    "data=jsonl": ["data.path=tests/data/gsm8k_sample.jsonl"],
+    "model=hf": ["model.name_or_path=Qwen/Qwen3-0.6B-Base", "model.revision=da87bfb608c14b7cf20ba1ce41287e8de496c0cd"],
+    "student=hf": ["model=hf", "model.name_or_path=org/name", "model.revision=abc"],
+}
+CHOICES = [
+    f"{path.parent.name}={path.stem}"
+    for path in sorted(CONF.glob("*/*.yaml"))
+    if path.parent.name not in ("stage", "hydra")
+]
+
+
+@cache
+def composed(*overrides: str) -> RunConfig:
+    return compose(list(overrides))
+
+
+def config(*overrides: str) -> RunConfig:
+    return copy.deepcopy(composed(*overrides))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_choice_composes_and_plans(choice: str, tmp_path: Path) -> None:
+    cfg = compose([choice, *NEEDS.get(choice, []), f"output_dir={tmp_path}"])
+    plan = make_plan(cfg)
+    assert {stage.name for stage in plan.stages} >= set(cfg.stages)
+    assert all(stage.fingerprint for stage in plan.stages)
+    assert not any(tmp_path.iterdir())  # planning writes nothing
+
+
+def test_every_kind_has_a_stage_yaml() -> None:
+    assert {path.stem for path in (CONF / "stage").glob("*.yaml")} == set(kinds())
+
+
+def test_stages_become_the_dataclasses_of_their_kinds() -> None:
+    for stage in config().stages.values():
+        assert type(stage) is kinds()[stage.kind].config
+
+
+def test_pipelines_pin_no_numbers() -> None:
+    """A number in a pipeline silently beats a scale; mixtures of suites are part of the recipe."""
+    for path in (CONF / "pipeline").glob("*.yaml"):
+        lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
+        assert not [line for line in lines if line.partition(":")[2].strip()[:1].isdigit()]
+
+
+def test_the_shape_of_r1_style() -> None:
+    wired = {name: stage.inputs for name, stage in config().stages.items()}
+    assert wired["cold_start"]["policy"] == "base.model"
+    assert wired["reasoning_rl"]["policy"] == "cold_start.model"
+    assert wired["rejection_sampling"]["policy"] == "reasoning_rl.model"
+    assert wired["rejection_sft"]["policy"] == "base.model"  # R1: from base again, not from the RL checkpoint
+    assert wired["rejection_sft"]["data"] == "rejection_sampling.kept"
+    assert wired["general_rl"]["policy"] == "rejection_sft.model"
+    assert wired["distillation"]["student"] == wired["distillation_control"]["student"] == "student_base.model"
+
+
+def test_control_differs_from_distillation_in_its_data_alone() -> None:
+    stages = config().stages
+    one, other = stages["distillation"], stages["distillation_control"]
+    other.inputs = one.inputs
+    assert one == other
+
+
+def test_root_knobs_reach_every_rl_stage_and_stay_overridable() -> None:
+    cfg = config("G=6", "beta=0.5", "epsilon=0.3", "stages.general_rl.G=4", "stages.general_rl.algorithm.beta=0.25")
+    first, second = cfg.stages["reasoning_rl"], cfg.stages["general_rl"]
+    assert (first.G, first.algorithm.beta, first.algorithm.epsilon) == (6, 0.5, 0.3)
+    assert (second.G, second.algorithm.beta, second.algorithm.epsilon) == (4, 0.25, 0.3)
+
+
+def test_algorithm_and_engine_for_one_stage() -> None:
+    cfg = config(
+        "algorithm@stages.reasoning_rl.algorithm=dapo", "engine=zero2", "engine@stages.general_rl.engine=zero3"
+    )
+    assert cfg.stages["reasoning_rl"].algorithm.name == "dapo"
+    assert cfg.stages["reasoning_rl"].algorithm.beta == 0.0  # pinned by the paper, whatever the root says
+    assert cfg.stages["general_rl"].algorithm.name == "grpo"
+    assert (cfg.stages["cold_start"].engine.zero_stage, cfg.stages["general_rl"].engine.zero_stage) == (2, 3)
+
+
+def test_a_stage_can_be_left_out() -> None:
+    assert "distillation_control" not in config("~stages.distillation_control").stages
+
+
+@pytest.mark.parametrize(
+    ("overrides", "tokens"),
+    [
+        ((), 128),
+        (("model=qwen3_0_6b",), 2048),  # a model brings its scale
+        (("model=qwen3_0_6b", "experiment=smoke"), 48),  # an experiment beats the model's
+        (("model=qwen3_0_6b", "experiment=smoke", "scale=tiny"), 128),  # the command line beats both
+    ],
+)
+def test_scale_of_model_experiment_and_command_line(overrides: tuple[str, ...], tokens: int) -> None:
+    assert config(*overrides).evaluation.max_response_tokens == tokens
+
+
+def test_the_seed_of_data_is_apart_from_the_seed_of_training() -> None:
+    cfg = config("seed=3", "data.seed=5")
+    assert cfg.stages["reasoning_rl"].seed == 3
+    problems = cfg.stages["problems"]
+    assert (problems.seed, problems.reasoning.seed, problems.general.seed) == (5, 5, 5)
+
+
+def test_names_of_runs_and_folders_of_sweeps() -> None:
+    assert config().name == "r1_style"
+    assert config("experiment=[smoke,shuffled_rewards]").name == "r1_style-smoke+shuffled_rewards"
+    assert default_name("r1_style", ["experiment=smoke", "G=4"]) == "r1_style-smoke"
+    assert sweep_folder("out", "", "r1_style", ["experiment=smoke"], False) == "out/sweeps/r1_style-smoke"
+    assert sweep_folder("out", "mine", "r1_style", ["experiment=smoke"], False) == "out/sweeps/mine"
+    assert job_folder("G=4,beta=0.1", "", ["experiment=smoke"]) == "G=4,beta=0.1"
+    assert job_folder("G=4", "mine", ["experiment=smoke"]) == "experiment=smoke,G=4"
+    assert "/" not in job_folder("data.path=/a/b", "", [])
+    assert len(job_folder("x" * 300, "", [])) < 40
+    assert job_folder("x" * 300, "", []) != job_folder("x" * 299, "", [])
