@@ -26,6 +26,7 @@ from stages.parts.rollouts.engine import transformers_engine
 from stages.parts.rollouts.types import Problem, Rollout, Score
 from stages.rl.config import RLConfig
 from stages.rl.experience import Brief, Experience, Row, collect
+from stages.rl.first_step import look_at_first_rollout
 from stages.rl.monitors import heldout_metrics, rollout_metrics, sample_rows
 from stages.rl.order import Cursor
 from stages.rl.update import assign_advantages, score_logps, update
@@ -64,6 +65,8 @@ def run(cfg: RLConfig, inputs: dict[str, Artifact], context: Context) -> Metrics
             metrics |= rollout_metrics(experience) | {"time/sample_seconds": time.monotonic() - start}
             score_logps(experience, engine, reference, cfg)
             metrics |= assign_advantages(experience, cfg)
+            if progress.step == 0:
+                metrics |= look_at_first_rollout(experience.rows, policy, context)
             context.samples(progress.step, sample_rows(experience.rows, 4))
             progress.experience, progress.position = experience, 0
         metrics |= _one_update(progress, engine, cfg, context)
