@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import II
 
-from pipeline.artifacts import Outline, Port
+from pipeline.artifacts import Fault, Outline, Port
 from pipeline.config import StageConfig
 from stages.parts.data.config import DataConfig
 
@@ -15,7 +15,9 @@ RECIPE_VERSION = 1
 INPUTS: dict[str, Port] = {}
 OUTPUTS = {
     "problems": Port("dataset:problems", "rows of every suite, in splits train, dev and test that share no problem"),
-    "demonstrations": Port("dataset:conversations", "reasoning demonstrations on training problems, for the cold start"),
+    "demonstrations": Port(
+        "dataset:conversations", "reasoning demonstrations on training problems, for the cold start"
+    ),
     "general": Port("dataset:conversations", "demonstrations of the general suite, for SFT beside reasoning data"),
 }
 
@@ -28,6 +30,50 @@ class ProblemsConfig(StageConfig):
     reasoning: DataConfig = II("data")  # suite "reasoning"
     general: DataConfig = II("general_data")  # suite "general"
 
+    def suites(self) -> dict[str, DataConfig]:
+        return {"reasoning": self.reasoning, "general": self.general}
+
+    def faults(self) -> list[Fault]:
+        faults = super().faults()
+        for suite, data in self.suites().items():
+            faults += [Fault(f"{suite}.{fault.key}", fault.problem, fault.remedy) for fault in data.faults()]
+        if not faults and self.reasoning.seed != self.general.seed:
+            faults.append(
+                Fault("general.seed", "differs from the seed of the reasoning suite", "set both by data.seed alone")
+            )
+        return faults
+
 
 def outline(cfg: ProblemsConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
-    raise NotImplementedError
+    """Sizes are what is asked for: an upper bound where a file has fewer rows."""
+    from stages.parts.data.checks import has_demonstrations
+
+    rows = {suite: data.demonstrations if has_demonstrations(data) else 0 for suite, data in cfg.suites().items()}
+    outline = Outline(
+        outputs={
+            "problems": problem_facts(cfg),
+            "demonstrations": {"rows": rows["reasoning"]},
+            "general": {"rows": rows["general"]},
+        }
+    )
+    for suite, data in cfg.suites().items():
+        if data.source in ("reasoning_gym", "general"):
+            continue
+        reason = f"source={data.source} takes the problems as they are"
+        outline.inert |= {f"{suite}.{name}": reason for name in ("difficulty", "families")}
+    return outline
+
+
+def problem_facts(cfg: ProblemsConfig) -> dict[str, Any]:
+    """What later stages may rely on before the problems exist: suites, families, and how they were split."""
+    from stages.parts.data.checks import suite_families
+
+    return {
+        "suites": {
+            suite: {"train": data.train_problems, "dev": data.dev_problems, "test": data.test_problems}
+            for suite, data in cfg.suites().items()
+        },
+        "families": {suite: data.families or suite_families(data) for suite, data in cfg.suites().items()},
+        "difficulty": {suite: data.difficulty for suite, data in cfg.suites().items()},
+        "split_seed": cfg.reasoning.seed,
+    }

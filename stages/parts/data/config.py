@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
+from pipeline.artifacts import Fault
 from pipeline.config import local_path
+
+SOURCES = ("reasoning_gym", "general", "jsonl", "hub")
+VERIFIERS = ("math", "exact", "task")  # the rows of stages/parts/verifiers/table.py; a test compares them
 
 
 @dataclass
@@ -16,7 +20,7 @@ class DataConfig:
     source: str = MISSING  # reasoning_gym | general | jsonl | hub
     seed: int = 0  # of the problems and their splits, apart from the run's seed, so that seeds share a test set
     # reasoning_gym, general
-    families: list[str] = field(default_factory=list)  # task families, mixed evenly
+    families: list[str] = field(default_factory=list)  # task families, mixed evenly; empty: all of the suite
     difficulty: int = 1  # the dial: longer chains, larger numbers
     # jsonl, hub
     path: str | None = local_path()  # a .jsonl or .parquet file
@@ -25,9 +29,16 @@ class DataConfig:
     subset: str | None = None  # hub: configuration name ("main" of openai/gsm8k)
     split: str = "train"  # hub: split to read
     columns: dict[str, str] = field(default_factory=dict)  # ours -> theirs: prompt, answer, solution, messages, ...
+    instruction: str = ""  # a line added to every prompt ("put your final answer within \boxed{}")
     verifier: str = "math"  # row of VERIFIERS for rows that do not name one
-    # sizes
+    # sizes; a file with fewer rows is split in these proportions
     train_problems: int = 4096
     dev_problems: int = 200
     test_problems: int = 500
     demonstrations: int = 512  # worked solutions for a cold start, from training problems
+
+    def faults(self) -> list[Fault]:
+        """What is wrong with this source; a file is opened, and its first lines are read."""
+        from stages.parts.data.checks import source_faults
+
+        return source_faults(self)

@@ -12,6 +12,7 @@ from typing import Any
 
 from stages.parts.data.tasks import Entry, Family
 
+_ANIMALS = {"snake", "chicken", "duck", "bird", "dog", "cat", "cow", "ant", "bee", "wasp", "spider", "crab"}
 _OPERATORS = {ast.Add: ("+", operator.add), ast.Sub: ("-", operator.sub), ast.Mult: ("*", operator.mul)}
 
 
@@ -20,9 +21,9 @@ def _expression(entry: Entry) -> str:
 
 
 def _has_product(entry: Entry) -> bool:
-    """With a product (else it would be a chain sum), and without negative literals."""
+    """With a product (else it would be a chain sum), without negative literals and brackets around brackets."""
     expression = _expression(entry)
-    return "*" in expression and not any(f"{sign}-" in f"({expression}" for sign in "(+-*")
+    return "*" in expression and "((" not in expression and not any(f"{sign}-" in f"({expression}" for sign in "(+-*")
 
 
 def _evaluate(node: ast.expr, steps: list[str]) -> int:
@@ -71,13 +72,16 @@ def _equation_steps(entry: Entry) -> list[str]:
     return [step]
 
 
-def _gcd_steps(entry: Entry) -> list[str]:
-    larger, smaller = sorted(entry["metadata"]["numbers"], reverse=True)
-    steps = []
-    while smaller:
-        steps.append(f"{larger}%{smaller}={larger % smaller}")
-        larger, smaller = smaller, larger % smaller
-    return steps
+def _complex(entry: Entry) -> str:
+    parts = [f"({real:.0f}{imag:+.0f}i)" for real, imag in (entry["metadata"]["num1"], entry["metadata"]["num2"])]
+    return parts[0] + entry["metadata"]["operation"] + parts[1]
+
+
+def _complex_steps(entry: Entry) -> list[str]:
+    """Real parts, then imaginary parts."""
+    metadata = entry["metadata"]
+    triples = zip(metadata["num1"], metadata["num2"], metadata["result"], strict=True)
+    return [f"{left:.0f}{metadata['operation']}{right:.0f}={value}" for left, right, value in triples]
 
 
 def _animals(entry: Entry) -> str:
@@ -178,7 +182,7 @@ REASONING = {
         settings=lambda level: {
             "min_terms": 2,
             "max_terms": 2,
-            "max_value": 6 + 3 * level,
+            "max_value": 6 + level,
             "operators_weights": [0.5, 0.5, 0.0],
         },
         keep=lambda entry: "*" in entry["metadata"]["equation"],
@@ -186,17 +190,26 @@ REASONING = {
         phrasings=("Solve {}", "{}, x=?"),
         steps=_equation_steps,
     ),
-    "gcd": Family(
-        task="gcd",
-        settings=lambda level: {"min_value": 2, "max_value": 30 + 20 * level},
-        key=lambda entry: ",".join(str(number) for number in sorted(entry["metadata"]["numbers"])),
-        phrasings=("gcd({})=?", "GCD of {}"),
-        steps=_gcd_steps,
-        verifier="task",
+    "complex_arithmetic": Family(
+        task="complex_arithmetic",
+        settings=lambda level: {
+            "min_real": 0,
+            "max_real": 5 * level + 4,
+            "min_imag": 1,
+            "max_imag": 5 * level + 4,
+            "operations": ("+", "-"),
+            "operations_weights": [0.5, 0.5],
+        },
+        key=_complex,
+        phrasings=("{}=?", "Compute {}"),
+        steps=_complex_steps,
+        answer=lambda entry: "{}{:+}i".format(*entry["metadata"]["result"]),
+        verifier="exact",
     ),
     "leg_counting": Family(
         task="leg_counting",
-        settings=lambda level: {"min_animals": 1, "max_animals": 1 + level, "min_instances": 1, "max_instances": 9},
+        settings=lambda level: {"min_animals": 2, "max_animals": 1 + level, "min_instances": 1, "max_instances": 9},
+        keep=lambda entry: set(entry["metadata"]["animals"]) <= _ANIMALS,
         key=_animals,
         phrasings=("Legs: {}?", "How many legs: {}?"),
         steps=_leg_steps,
@@ -207,7 +220,7 @@ REASONING = {
 GENERAL = {
     "spell_backward": Family(
         task="spell_backward",
-        settings=lambda level: {"min_word_len": 3, "max_word_len": 5 + level},
+        settings=lambda level: {"min_word_len": 3, "max_word_len": 4 + level},
         key=lambda entry: entry["metadata"]["word"],
         phrasings=("Spell {} backward", "Reverse {}"),
         steps=_spelling_steps,
@@ -229,7 +242,7 @@ GENERAL = {
             "min_decimals": 0,
             "max_decimals": 0,
             "min_value": 0,
-            "max_value": 30,
+            "max_value": 9 * level,
         },
         key=_sorting_key,
         phrasings=("Sort {}", "Order {}"),
@@ -245,7 +258,7 @@ GENERAL = {
             "min_decimals": 0,
             "max_decimals": 0,
             "min_value": 0,
-            "max_value": 30,
+            "max_value": 9 * level,
         },
         keep=lambda entry: len(entry["metadata"]["result"]) > 0,
         key=_filter_key,

@@ -57,7 +57,7 @@ def draw(name: str, difficulty: int, seed: str, start: int = 0) -> Iterator[Exer
     base = stable_int(f"{seed}/{name}") % 2**48
     position = start
     while True:
-        dataset.seed = base
+        dataset.seed = base  # each time: draws of one family share the object
         entry = dataset[position]
         position += 1
         if family.keep(entry):

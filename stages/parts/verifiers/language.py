@@ -50,7 +50,9 @@ def detect_language(text: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    return [word.casefold() for word in _WORD.findall(_LATEX.sub(" ", text))]
+    """Single Latin letters are names of things (x, or a letter that is spelled), not words."""
+    found = (word.casefold() for word in _WORD.findall(_LATEX.sub(" ", text)))
+    return [word for word in found if len(word) > 1 or not word.isascii()]
 
 
 def _belongs(word: str, target: str) -> bool:
