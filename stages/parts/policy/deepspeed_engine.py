@@ -218,6 +218,9 @@ class PartitionedReference:
 def join_alone() -> None:
     """DeepSpeed wants a process group even for one process: one over memory, without a port."""
     os.environ.setdefault("LOCAL_RANK", "0")
+    # On a CPU DeepSpeed would first compile a shared-memory all-reduce: 100 s, a C++ compiler, and a lock file that a
+    # killed rank leaves behind for all later ones to wait on. gloo does the same work.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
