@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from omegaconf import II, MISSING
 
-from pipeline.artifacts import Outline, Port
+from pipeline.artifacts import MODEL_FACTS, Fault, Outline, Port
 from pipeline.config import local_path
 from stages.parts.policy.config import TrainedStageConfig
 
@@ -16,6 +17,7 @@ INPUTS = {
     "problems": Port("dataset:problems", "held-out problems that the generated text must not contain", optional=True),
 }
 OUTPUTS = {"model": Port("model", "the base model")}
+TOKENS_PER_DOCUMENT = 64  # of generated text, an upper bound of the mean
 
 
 @dataclass
@@ -32,10 +34,20 @@ class ModelConfig:
     intermediate_size: int = 384
     context_length: int = 512
     # pretrained
-    name_or_path: str | None = local_path(or_hub=True)
+    name_or_path: str | None = local_path()
     revision: str | None = None
     trust_remote_code: bool = False
-    facts: dict[str, Any] = field(default_factory=dict)  # parameters, layers, vocab_size, ...: what a plan needs offline
+    facts: dict[str, Any] = field(
+        default_factory=dict
+    )  # parameters, layers, vocab_size, ...: what a plan needs offline
+
+    def faults(self) -> list[Fault]:
+        """Range checks, and for a folder whether it is a model with a chat template. Opens no network."""
+        if self.source == "scratch":
+            return _architecture_faults(self)
+        if self.source == "pretrained":
+            return _pretrained_faults(self)
+        return [Fault("source", f"'{self.source}' is unknown", "write scratch or pretrained")]
 
 
 @dataclass
@@ -45,8 +57,113 @@ class BaseModelConfig(TrainedStageConfig):
     documents_per_step: int = 64
     families: list[str] = field(default_factory=list)  # of the generated text; empty: those of the problems
     reasoned_fraction: float = 0.3  # documents that reason step by step; the rest answer at once
-    reflection_fraction: float = 0.05  # reasoned documents that check themselves
+    reflection_fraction: float = 0.05  # reasoned documents that look back and check or correct themselves
+    careful_fraction: float = 0.6  # reasoned documents that write every step; the rest skip to the last one
+    untagged_fraction: float = 0.3  # reasoned documents without <think> tags
+    foreign_fraction: float = 0.1  # reasoned documents whose reasoning is in another language than the question
+
+    def faults(self) -> list[Fault]:
+        faults = super().faults()
+        faults += [Fault(f"model.{fault.key}", fault.problem, fault.remedy) for fault in self.model.faults()]
+        if self.model.source != "scratch":
+            return faults
+        for name in ("reasoned", "reflection", "careful", "untagged", "foreign"):
+            share = getattr(self, f"{name}_fraction")
+            if not 0 <= share <= 1:
+                faults.append(Fault(f"{name}_fraction", f"is {share}", "write a share between 0 and 1"))
+        if self.documents_per_step < 1:
+            faults.append(Fault("documents_per_step", f"is {self.documents_per_step}", "write a positive number"))
+        return faults + _family_faults(self.families)
 
 
 def outline(cfg: BaseModelConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
-    raise NotImplementedError
+    """Scratch: all facts are known. Pretrained: those of the folder's JSON, or declared in the model's YAML."""
+    if cfg.model.source == "scratch":
+        facts = scratch_facts(cfg.model)
+        return Outline(
+            outputs={"model": facts},
+            parameters=facts["parameters"],
+            steps=cfg.steps,
+            tokens=cfg.steps * cfg.documents_per_step * TOKENS_PER_DOCUMENT,
+        )
+    facts = pretrained_facts(cfg.model)
+    reason = "model.source=pretrained keeps the weights as they are"
+    trained = ("steps", "learning_rate", "documents_per_step", "families", "reasoned_fraction")
+    return Outline(
+        outputs={"model": facts},
+        parameters=facts.get("parameters"),
+        steps=0,
+        inert=dict.fromkeys(trained, reason),
+    )
+
+
+def scratch_facts(model: ModelConfig) -> dict[str, Any]:
+    """Facts of a model that does not exist yet; its tokenizer is deterministic. No torch."""
+    from stages.parts.data.tokenizer import tokenizer_facts
+
+    facts = dict(tokenizer_facts())
+    return facts | {
+        "parameters": parameter_count(model, int(str(facts["vocab_size"]))),
+        "dtype": "float32",
+        "context_length": model.context_length,
+        "adapter": False,
+    }
+
+
+def parameter_count(model: ModelConfig, vocab_size: int) -> int:
+    """Parameters of a Qwen3 architecture with tied embeddings, no biases, and norms on queries and keys."""
+    width, head = model.hidden_size, model.head_dim
+    attention = width * head * (2 * model.heads + 2 * model.kv_heads) + 2 * head
+    layer = attention + 3 * width * model.intermediate_size + 2 * width
+    return vocab_size * width + model.layers * layer + width
+
+
+def pretrained_facts(model: ModelConfig) -> dict[str, Any]:
+    """A folder's own JSON where there is one, else what the model's YAML declares."""
+    folder = Path(model.name_or_path or "")
+    if model.name_or_path and (folder / "config.json").exists():
+        from stages.parts.policy.facts import model_facts
+
+        return model_facts(folder)
+    declared = {name: value for name, value in model.facts.items() if name in MODEL_FACTS}
+    return declared | {"tokenizer": model.name_or_path, "adapter": False}
+
+
+def _architecture_faults(model: ModelConfig) -> list[Fault]:
+    faults = [
+        Fault(name, f"is {getattr(model, name)}", "write a positive number")
+        for name in ("hidden_size", "layers", "heads", "kv_heads", "head_dim", "intermediate_size", "context_length")
+        if getattr(model, name) < 1
+    ]
+    if not faults and model.heads % model.kv_heads:
+        faults.append(Fault("kv_heads", f"is {model.kv_heads} for {model.heads} heads", "write a divisor of heads"))
+    if not faults and model.head_dim % 2:
+        faults.append(Fault("head_dim", f"is {model.head_dim}", "write an even number: rotary positions come in pairs"))
+    return faults
+
+
+def _pretrained_faults(model: ModelConfig) -> list[Fault]:
+    from stages.parts.data.fingerprints import read_template
+
+    name = model.name_or_path
+    if not name:
+        return [Fault("name_or_path", "is missing", "write model.name_or_path=ORG/NAME or a folder")]
+    folder = Path(name)
+    if not folder.exists():
+        if name.startswith(("/", ".", "~")) or name.count("/") != 1:
+            return [Fault("name_or_path", f"'{name}' is no folder, and no hub name", "name a folder, or ORG/NAME")]
+        return []  # a hub name; whether it is there shows when it is loaded
+    if not (folder / "config.json").exists():
+        return [Fault("name_or_path", f"'{name}' has no config.json", "name a folder that save_pretrained wrote")]
+    if read_template(folder) is None:
+        return [Fault("name_or_path", f"the tokenizer in '{name}' has no chat template", "add a chat_template.jinja")]
+    return []
+
+
+def _family_faults(families: list[str]) -> list[Fault]:
+    from stages.parts.data.families import FAMILIES
+
+    unknown = [name for name in families if name not in FAMILIES]
+    if unknown:
+        return [Fault("families", f"names {', '.join(unknown)}", f"choose from {', '.join(FAMILIES)}")]
+    return []

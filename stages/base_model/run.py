@@ -1,0 +1,96 @@
+"""`base_model`: train a small model from nothing on generated text, or take a pretrained one as it is.
+
+Training differs from an ordinary loop in that there is no data to store: step s writes its own documents, so a stage
+resumes at any step on any number of ranks. All tokens of a document carry loss, question and answer, as in pretraining.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from pipeline.artifacts import Artifact, Interrupted
+from pipeline.tracking import Context, Metrics
+from stages.base_model.config import BaseModelConfig
+from stages.base_model.corpus import Corpus, make_corpus
+from stages.base_model.pretrained import take
+from stages.base_model.scratch import new_policy
+from stages.parts.data.problems import load_problems
+from stages.parts.data.splits import identities
+from stages.parts.data.template import render_conversation
+from stages.parts.losses.counts import BatchCounts
+from stages.parts.losses.sft import sft_loss
+from stages.parts.policy.batch import aligned_microbatches, pad_batch
+from stages.parts.policy.checkpoint import load_checkpoint, save_checkpoint
+from stages.parts.policy.distributed import all_sum, any_rank
+from stages.parts.policy.output import save_trained
+from stages.parts.policy.schedule import learning_rate
+from stages.parts.policy.train_engine import TrainEngine, build_engine
+
+
+def run(cfg: BaseModelConfig, inputs: dict[str, Artifact], context: Context) -> Metrics:
+    """Write the output port `model`; final metrics."""
+    if cfg.model.source == "pretrained":
+        return take(cfg, context)
+    facts, held_out = {}, set()
+    if "problems" in inputs:
+        facts, held_out = inputs["problems"].facts, held_out_identities(inputs["problems"].path)
+    return train(cfg, make_corpus(cfg, facts, held_out), context)
+
+
+def train(cfg: BaseModelConfig, corpus: Corpus, context: Context) -> Metrics:
+    engine = build_engine(new_policy(cfg.model, cfg.seed), cfg, context)
+    step, total_tokens, metrics = 0, 0.0, {}
+    resumed = load_checkpoint(context, engine)
+    if resumed:
+        step, state = resumed
+        total_tokens, metrics = state["tokens"], state["metrics"]
+    while step < cfg.steps:
+        started = time.monotonic()
+        documents = corpus.documents(step)
+        metrics = training_step(engine, cfg, documents[context.rank :: context.world_size], learning_rate(step, cfg))
+        step += 1
+        total_tokens += metrics["train/tokens"]
+        seconds = time.monotonic() - started
+        clock = {"time/step_seconds": seconds, "time/tokens_per_second": metrics["train/tokens"] / seconds}
+        context.log(step, metrics | clock)
+        context.progress(step, cfg.steps, loss=metrics["train/loss"], tokens_per_second=clock["time/tokens_per_second"])
+        stop = any_rank(context.stop.is_set()) and step < cfg.steps
+        if stop or step % cfg.save_every_steps == 0 or step == cfg.steps:
+            save_checkpoint(context, step, engine, {"tokens": total_tokens, "metrics": metrics})
+        if stop:
+            raise Interrupted(f"stopped after step {step} of {cfg.steps}")
+    save_trained(engine, context.workdir, cfg, context)
+    return metrics | {"train/steps": float(step), "train/total_tokens": total_tokens}
+
+
+def training_step(
+    engine: TrainEngine, cfg: BaseModelConfig, documents: list[list[dict[str, str]]], rate: float
+) -> Metrics:
+    """One optimizer step on this rank's documents; metrics are of the whole step."""
+    policy = engine.policy
+    rows = [render_conversation(policy.tokenizer, document)[0] for document in documents]
+    sequences, tokens = all_sum([float(len(rows)), float(sum(len(row) - 1 for row in rows))])
+    counts = BatchCounts(sequences, tokens, cfg.model.context_length)
+    nll = 0.0
+    for members in aligned_microbatches([len(row) for row in rows], cfg.tokens_per_microbatch):
+        chosen = [rows[index] for index in members]
+        batch = pad_batch(chosen, [[1.0] * len(row) for row in chosen], policy.pad_id, policy.device)
+        loss, sums = sft_loss(engine.logps(batch).logps_BT, batch.mask_BT, counts)
+        engine.backward(loss)
+        nll += float(sums["nll"])
+    result = engine.step(rate)
+    [nll] = all_sum([nll])
+    return {
+        "train/loss": nll / tokens,
+        "train/tokens": tokens,
+        "train/grad_norm": result.grad_norm,
+        "train/learning_rate": rate,
+        "train/skipped": float(result.skipped),
+    }
+
+
+def held_out_identities(problems: Path) -> set[str]:
+    """What must not occur in the text: the wordings of the dev and test problems, and the problems behind them."""
+    held_out = [problem for split in ("dev", "test") for problem in load_problems(problems, split)]
+    return {identity for problem in held_out for identity in identities(problem)}
