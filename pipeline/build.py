@@ -109,6 +109,7 @@ def _build_locked(
     folder, resumed = store.open_partial(*key, digests_of(inputs), list(ports))
     write_job(folder, planned, inputs, _seconds_before(folder) if resumed else 0.0)
     (folder / "progress.json").unlink(missing_ok=True)
+    source = provenance.source_digest(package_of(planned.cfg))  # of now: ranks import the code as it stands
     record.status, record.folder = "running", folder
     outcome = launcher.run(folder, planned, stop)
     if outcome.status == "done":
@@ -118,7 +119,7 @@ def _build_locked(
             outcome = Outcome("failed", f"it ended without writing its output {', '.join(missing)}")
     if outcome.status != "done":
         return outcome
-    record.manifest = manifest_of(planned, inputs, ports, folder, result)
+    record.manifest = manifest_of(planned, inputs, ports, folder, result | {"source_digest": source})
     store.seal(folder, record.manifest)
     record.folder = store.publish(*key)
     record.metrics, record.seconds = result["metrics"], result["seconds"]
@@ -148,7 +149,7 @@ def manifest_of(
         "kind": planned.kind,
         "fingerprint": planned.fingerprint,
         "recipe_version": importlib.import_module(f"{package}.config").RECIPE_VERSION,
-        "source_digest": provenance.source_digest(package),
+        "source_digest": result["source_digest"],
         "stage": planned.name,
         "inputs": {port: {"fingerprint": one.fingerprint, "digest": one.digest} for port, one in inputs.items()},
         "outputs": outputs,

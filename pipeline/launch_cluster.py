@@ -44,7 +44,7 @@ def torchrun_commands(cfg: LauncherConfig, folder: Path, ranks: int) -> list[lis
         f"--rdzv-id={folder.name}",
     ]
     command = [*base, *rendezvous, *worker]
-    remote = f"cd {shlex.quote(str(ROOT))} && exec {shlex.join(command)}"
+    remote = f"cd {shlex.quote(str(ROOT))} && PYTHONHASHSEED=0 exec {shlex.join(command)}"
     here = {"localhost", "127.0.0.1", socket.gethostname()}
     return [command if host in here else ["ssh", "-tt", "-o", "BatchMode=yes", host, remote] for host in cfg.hosts]
 
@@ -124,6 +124,7 @@ class ClusterLauncher:
                 subprocess.Popen(
                     command,
                     cwd=ROOT,
+                    env=os.environ | {"PYTHONHASHSEED": "0"},  # the order of a set of texts is the same every time
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

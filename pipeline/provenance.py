@@ -96,7 +96,7 @@ def source_digest(package: str) -> str:
         waiting += [*_imports(path, name), *_parents(name)]
     total = hashlib.sha256()
     for name in sorted(found):
-        total.update(f"{name}\0{_content(found[name])[1]}\n".encode())
+        total.update(f"{name}\0{_content(found[name], found[name].stat().st_mtime_ns)[1]}\n".encode())
     return total.hexdigest()[:16]
 
 
@@ -116,7 +116,7 @@ def _module_file(name: str) -> Path | None:
 def _imports(path: Path, name: str) -> list[str]:
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     names: list[str] = []
-    for node in ast.walk(_content(path)[0]):
+    for node in ast.walk(_content(path, path.stat().st_mtime_ns)[0]):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -127,6 +127,7 @@ def _imports(path: Path, name: str) -> list[str]:
 
 
 @functools.cache
-def _content(path: Path) -> tuple[ast.Module, str]:
+def _content(path: Path, changed: int) -> tuple[ast.Module, str]:
+    """Parsed once per state of the file: it may be edited while a long run goes on."""
     text = path.read_bytes()
     return ast.parse(text), hashlib.sha256(text).hexdigest()

@@ -71,12 +71,12 @@ def execute(
     `run_dir` gets plan.json, summary.json, report.html, console.log and links into the store; `group` is the sweep's
     name for the tracker; `preload` are the modules that the fork server imports.
     """
-    with contextlib.ExitStack() as stack:
-        if not stack.enter_context(claim(run_dir, plan)):
-            print(f"name={plan.name}: another plan is running under this name; give this one another name=NAME")
-            return 2
-        command = shlex.join(["python", "run.py", *overrides])
-        try:
+    command = shlex.join(["python", "run.py", *overrides])
+    try:
+        with contextlib.ExitStack() as stack:
+            if not stack.enter_context(claim(run_dir, plan)):
+                print(f"name={plan.name}: another plan is running under this name; give this one another name=NAME")
+                return 2
             append(run_dir / "console.log", f"\n=== {time.strftime('%Y-%m-%d %H:%M:%S')} {command}")
             records = {stage.name: StageRecord(stage.name, stage.kind, stage.fingerprint) for stage in plan.stages}
             display = make_display(list(records.values()), run_dir / "console.log")
@@ -87,11 +87,11 @@ def execute(
             stack.enter_context(stop_on_signals(run))
             schedule(run)
             return conclude(run)
-        except OSError as error:
-            if not is_disk_full(error):
-                raise
-            print(f"{plan.name}: failed: the disk of {run_dir} is full: free some space and run again", flush=True)
-            return 1
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        print(f"{plan.name}: failed: the disk of {run_dir} is full: free some space and run again", flush=True)
+        return 1
 
 
 @contextlib.contextmanager
@@ -208,13 +208,19 @@ def watch(run: Run) -> None:
     """Between events: the display, and the tracker's view of the stages that have begun to run."""
     for stage in run.plan.stages:
         record = run.records[stage.name]
-        if record.status == "running" and not record.tracked and record.folder is not None:
-            record.tracked = True
-            run.tracker.stage_started(stage, record.folder, plain(stage.cfg))
         if record.status == "running":
+            track(run, stage)
             show_notes(run, record)
     run.display.refresh()
     run.tracker.poll()
+
+
+def track(run: Run, stage: PlannedStage) -> None:
+    """Tell the tracker once that a stage runs, or ran between two looks."""
+    record = run.records[stage.name]
+    if not record.tracked and record.folder is not None:
+        record.tracked = True
+        run.tracker.stage_started(stage, record.folder, plain(stage.cfg))
 
 
 def show_notes(run: Run, record: StageRecord) -> None:
@@ -229,6 +235,7 @@ def settle(run: Run, stage: PlannedStage, outcome: Outcome) -> None:
     """A stage has ended: say so, link it, check its gate, keep the summary up to date."""
     record = run.records[stage.name]
     if outcome.how != "cached":
+        track(run, stage)
         show_notes(run, record)
     if outcome.status == "done":
         record.status = outcome.how

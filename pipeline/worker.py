@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import errno
 import importlib
-import json
 import math
 import os
 import shutil
@@ -26,7 +25,7 @@ from typing import Any
 
 from pipeline.artifacts import Interrupted, StageFailed
 from pipeline.job import DISK_FULL, INTERRUPTED, Job, read_job
-from pipeline.store import rank_at_work
+from pipeline.store import rank_at_work, write_json
 from pipeline.tracking import Context
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -80,6 +79,7 @@ def set_environment(job: Job, place: Place) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # for libraries still to be loaded
         os.environ[name] = str(job.threads)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # or cuBLAS is not deterministic
     os.environ["TQDM_DISABLE"] = "1"  # bars of libraries; ours is the display
 
 
@@ -92,9 +92,7 @@ def write_result(folder: Path, job: Job, context: Context, metrics: dict[str, An
         "ended": ended,
         "seconds": job.seconds_before + ended - began,
     }
-    temporary = folder / ".result.json"
-    temporary.write_text(json.dumps(result))
-    temporary.replace(folder / "result.json")
+    write_json(folder / "result.json", result)
 
 
 def report_failure(folder: Path, place: Place, error: Exception) -> int:
@@ -109,7 +107,7 @@ def report_failure(folder: Path, place: Place, error: Exception) -> int:
         "time": time.time(),
     }
     try:
-        (folder / f"failure-{place.rank}.json").write_text(json.dumps(failure))
+        write_json(folder / f"failure-{place.rank}.json", failure)
     except OSError:
         return DISK_FULL
     return DISK_FULL if is_disk_full(error) else 1

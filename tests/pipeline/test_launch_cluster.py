@@ -38,7 +38,7 @@ def test_torchrun_on_several_machines_meets_at_the_first(tmp_path):
     here, there = torchrun_commands(cfg, tmp_path, 8)
     assert {"--nnodes=2", "--nproc-per-node=4", "--rdzv-endpoint=localhost:1234"} <= set(here)
     assert there[:5] == ["ssh", "-tt", "-o", "BatchMode=yes", "node2"]
-    assert there[5].startswith(f"cd {ROOT} && exec {sys.executable} -m torch.distributed.run")
+    assert there[5].startswith(f"cd {ROOT} && PYTHONHASHSEED=0 exec {sys.executable} -m torch.distributed.run")
     assert "--rdzv-endpoint=localhost:1234" in there[5]
 
 

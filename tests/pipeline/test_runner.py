@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -190,22 +191,30 @@ def test_a_signal_checkpoints_and_the_same_command_goes_on(tmp_path, number, cod
     assert rows == list(range(1, 21))
 
 
-def test_a_full_disk_is_one_clear_line(tmp_path, monkeypatch, capsys):
-    """The kernel's answer is planted at the seal, where the results of a whole stage are at stake."""
-    plan = chain(tmp_path)
-    sync = store._sync
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 3 MiB; skipped where the user may not mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("mounting needs root")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
 
-    def full(path: Path) -> None:
-        if path.name == "metrics.jsonl":
-            raise OSError(28, "No space left on device")
-        sync(path)
 
-    monkeypatch.setattr(store, "_sync", full)
-    assert run(tmp_path, plan) == 1
-    assert "is full: free some space and run again" in capsys.readouterr().out
-    monkeypatch.setattr(store, "_sync", sync)
-    assert run(tmp_path, plan) == 0
-    assert statuses(tmp_path)["a"] == "resumed"  # from its last checkpoint: no step was lost
+@pytest.mark.parametrize("pages_left", [0, 4, 8, 10, 13, 16])
+def test_a_full_disk_is_one_clear_line_and_nothing_is_lost(small_disk, capsys, pages_left):
+    """It fills up at the first write, in a step, at the seal, in the second stage."""
+    plan = chain(small_disk / "outputs")
+    free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
+    (small_disk / "fill").write_bytes(b"x" * (free - pages_left * 4096))
+    assert run(small_disk / "outputs", plan) == 1
+    assert "is full: free some space and run again" in capsys.readouterr().out.splitlines()[-1]
+    sealed = [path.parent.name for path in (small_disk / "outputs").glob("store/*/artifact.json")]
+    (small_disk / "fill").unlink()
+    assert run(small_disk / "outputs", plan) == 0
+    again = statuses(small_disk / "outputs")
+    assert [again[name] for name in "abc" if entry(plan, name).name in sealed] == ["cached"] * len(sealed)
 
 
 def gated(root: Path, value: float, **gate) -> Plan:
