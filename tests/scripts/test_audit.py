@@ -1,0 +1,74 @@
+"""scripts/audit.py: rows as people see them, the verdict and the exit status."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from scripts import audit as script
+from stages.parts.data.audit import Row
+from stages.parts.data.template import render_conversation
+from stages.parts.data.tokenizer import END_IDS, build_tokenizer
+
+CONVERSATION = [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "<think>1</think>\\boxed{2}"}]
+
+
+def run(monkeypatch, capsys, rows) -> tuple[int, str]:
+    stage = SimpleNamespace(kind="rl", cfg=SimpleNamespace(max_response_tokens=100))
+    monkeypatch.setattr(script, "prepare", lambda name, overrides: SimpleNamespace(stage=stage, inputs={}))
+    monkeypatch.setitem(script.READERS, "rl", lambda _: (rows, "sequence_mean", build_tokenizer(), set(END_IDS)))
+    monkeypatch.setattr(sys, "argv", ["audit.py", "--stage", "reasoning_rl", "--rows", "2"])
+    return script.main(), capsys.readouterr().out
+
+
+def rows_of(advantages: list[float]) -> list[Row]:
+    ids, mask = render_conversation(build_tokenizer(), CONVERSATION)
+    return [Row(ids, list(mask), [a * on for on in mask]) for a in advantages]
+
+
+def test_tokens_stand_where_the_loss_sees_them(monkeypatch, capsys):
+    status, out = run(monkeypatch, capsys, rows_of([1.0, -0.5, 0.0]))
+    assert status == 0 and "verdict: ok" in out
+    assert "<|user|>1+1<|end|><|assistant|>⟦+<think>1</think>\\boxed{2}<|end|>⟧" in out
+    assert "⟦-<think>" in out and "row 2" not in out  # three rows are checked, two are shown
+    assert "advantage -0.500" in out and "3 of 3 rows" in out
+
+
+def test_what_could_not_be_learned_exits_1(monkeypatch, capsys):
+    rows = rows_of([1.0, -1.0])
+    for row in rows:
+        row.mask[-1] = False
+    status, out = run(monkeypatch, capsys, rows)
+    assert status == 1 and "FAULT: no row ends with a supervised end token" in out
+
+
+def test_brightness_follows_the_push():
+    console = Console(force_terminal=True, color_system="truecolor", record=True, width=200)
+    rows = rows_of([1.0, 0.2])
+    with console.capture() as captured:
+        weights = script.token_weights_of(rows, "token_mean", SimpleNamespace())
+        script.show_rows(console, rows, weights, build_tokenizer(), 2)
+    assert "38;2;60;220;90" in captured.get() and "⟦" not in captured.get()  # the strongest push at full brightness
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(["--stage", "cold_strat"], "cold_start"), (["--stage", "problems", "experiment=smoke"], "no token loss")],
+)
+def test_what_cannot_be_looked_at_exits_2(monkeypatch, capsys, tmp_path, arguments, says):
+    monkeypatch.setattr(sys, "argv", ["audit.py", *arguments, f"output_dir={tmp_path}"])
+    assert script.main() == 2
+    assert says in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_real_stage(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(
+        sys, "argv", ["audit.py", "--stage", "cold_start", "experiment=smoke", f"output_dir={tmp_path}"]
+    )
+    assert script.main() == 0
+    assert "verdict: ok" in capsys.readouterr().out
