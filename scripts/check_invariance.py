@@ -1,0 +1,143 @@
+"""Does the update of a stage depend on how it is computed? Its own loss over every split, and a verdict.
+
+    python scripts/check_invariance.py --stage reasoning_rl pipeline=r1_style experiment=smoke
+
+Ordinary flags first, then the same overrides as run.py. Three steps of the stage's own update on made-up sequences
+(the content does not matter here), its own model architecture, algorithm and optimizer; micro-batch sizes, packing,
+ranks and ZeRO stages are varied. Exit status 1 where a gradient, loss, norm or update differs beyond rounding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from functools import partial
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from pipeline.compose import compose
+from pipeline.config import RunConfig
+from pipeline.messages import Refused
+from pipeline.tracking import Metrics
+from stages.base_model.config import BaseModelConfig, ModelConfig
+from stages.base_model.scratch import new_policy
+from stages.parts.policy.config import SupervisedStageConfig, TrainedStageConfig
+from stages.parts.policy.examples import Example
+from stages.parts.policy.invariance import Difference, Task, all_splits, compare
+from stages.parts.policy.model import Policy, load_policy
+from stages.parts.policy.supervised import supervised_step
+from stages.parts.policy.train_engine import TrainEngine
+from stages.parts.rollouts.types import Problem, Rollout
+from stages.rl.config import RLConfig
+from stages.rl.experience import Row
+from stages.rl.update import update
+
+GROUPS, LONGEST = 4, 48  # enough to be ragged, short enough for a laptop
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--stage", required=True, help="name of a stage that trains: cold_start, reasoning_rl, ...")
+    parser.add_argument("--ranks", type=int, default=2, help="the largest number of ranks to try (1: this process)")
+    parser.add_argument(
+        "--plant-fault", action="store_true", help="divide gradients once more by accumulation: must fail"
+    )
+    flags, overrides = parser.parse_known_args()
+    try:
+        cfg = compose(overrides)
+        task = task_of(cfg, flags.stage)
+    except (Refused, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    task.fault = flags.plant_fault
+    ranks, stages = ((), ()) if task.fault else (tuple(range(1, flags.ranks + 1)), (0, 1, 2, 3))
+    splits = all_splits(isinstance(task.cfg, SupervisedStageConfig), ranks, stages)
+    differences = compare(task, splits)
+    print(table(flags.stage, splits[0].name, differences))
+    return 0 if all(difference.agrees for difference in differences) else 1
+
+
+def task_of(cfg: RunConfig, name: str) -> Task:
+    """The stage's own update. Raises ValueError for a stage that trains nothing."""
+    stage = cfg.stages.get(name)
+    if not isinstance(stage, SupervisedStageConfig | RLConfig):
+        known = [key for key, value in cfg.stages.items() if isinstance(value, SupervisedStageConfig | RLConfig)]
+        raise ValueError(f"--stage {name}: not a stage that is checked here; write one of {', '.join(known)}")
+    make = partial(make_policy, base_of(cfg, name), cfg.seed)
+    return Task(stage, make, rl_step if isinstance(stage, RLConfig) else supervised_part)
+
+
+def base_of(cfg: RunConfig, name: str) -> ModelConfig:
+    """The model configuration at the start of the stage's chain; only its architecture matters."""
+    stage = cfg.stages[name]
+    while not isinstance(stage, BaseModelConfig):
+        source = stage.inputs.get("policy") or stage.inputs.get("student") or ""
+        if source.partition(".")[0] not in cfg.stages:
+            raise ValueError(f"--stage {name}: its model comes from '{source}', which is no stage of this pipeline")
+        stage = cfg.stages[source.partition(".")[0]]
+    return stage.model
+
+
+def make_policy(base: ModelConfig, seed: int, cfg: TrainedStageConfig) -> Policy:
+    if base.source == "scratch":
+        return new_policy(base, seed)
+    return load_policy(Path(base.name_or_path), "float32", base.trust_remote_code)
+
+
+def supervised_part(
+    engine: TrainEngine, cfg: SupervisedStageConfig, step: int, rate: float, rank: int, ranks: int
+) -> Metrics:
+    examples = []
+    for index in range(3 * GROUPS):
+        ids, prompt = made_up_sequence(engine.policy, step, index)
+        examples.append(Example(ids, [place >= prompt for place in range(len(ids))]))
+    return supervised_step(engine, examples[rank::ranks], cfg, rate)
+
+
+def rl_step(engine: TrainEngine, cfg: RLConfig, step: int, rate: float, rank: int, ranks: int) -> Metrics:
+    rows = [made_up_row(engine.policy, cfg, step, group, sample) for group in range(GROUPS) for sample in range(4)]
+    return update([row for row in rows if row.group % ranks == rank], engine, cfg, rate)
+
+
+def made_up_row(policy: Policy, cfg: RLConfig, step: int, group: int, sample: int) -> Row:
+    """A response whose ratios lie on both sides of the clip bounds, and whose advantage has either sign."""
+    ids, prompt = made_up_sequence(policy, step, 100 * group + sample)
+    generator = torch.Generator().manual_seed(7000 + 1000 * step + 100 * group + sample)
+    size = len(ids) - prompt
+    about = -math.log(policy.model.config.get_text_config().vocab_size)
+
+    def logps() -> list[float]:
+        return (about + 0.3 * torch.randn(size, generator=generator)).tolist()
+
+    rollout = Rollout(f"p{group}", sample, ids[:prompt], ids[prompt:], logps(), truncated=False)
+    problem = Problem(f"p{group}", "reasoning", "made_up", [], "")
+    advantage = [1.5, -0.5, -1.0, 0.25][sample]
+    return Row(group, problem, rollout, advantages=[advantage] * size, old_logps=logps(), reference_logps=logps())
+
+
+def made_up_sequence(policy: Policy, step: int, index: int) -> tuple[list[int], int]:
+    """Token ids, and how many of them are the prompt."""
+    generator = torch.Generator().manual_seed(1000 * step + index)
+    vocabulary = policy.model.config.get_text_config().vocab_size
+    length = int(torch.randint(4, LONGEST + 1, (1,), generator=generator))
+    return torch.randint(0, vocabulary, (length,), generator=generator).tolist(), max(1, length // 3)
+
+
+def table(stage: str, reference: str, differences: list[Difference]) -> str:
+    head = f"{'split':38} {'gradient':>9} {'loss':>9} {'norm':>9} {'3 x SGD':>9} {'3 x Adam':>9}"
+    lines = [f"{stage}: relative differences from '{reference}'", head]
+    for d in differences:
+        numbers = " ".join(f"{value:9.1e}" for value in (d.gradient, d.loss, d.norm, d.sgd, d.adam))
+        lines.append(f"{d.split.name:38} {numbers}  {'ok' if d.agrees else 'DIFFERS'}")
+    wrong = [d.split.name for d in differences if not d.agrees]
+    verdict = "the update is the same for every split" if not wrong else f"the update depends on: {', '.join(wrong)}"
+    return "\n".join([*lines, verdict])
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(main())
