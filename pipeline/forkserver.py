@@ -214,3 +214,4 @@ def tell(channel: socket.socket, message: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
+    os._exit(0)  # taking the large libraries apart would last seconds
