@@ -135,10 +135,8 @@ def _sample(
     rollouts = sampler.generate(requests, sampling, (cfg.seed, context.stage, step))
     attach_texts(policy, rollouts)
     attach_scores([problem for _, problem in places], rollouts, cfg.reward)
-    scores = [rollout.score.value for rollout in rollouts]
-    values = [float("nan") if value is None else value for value in scores]
     rewards_N = shape_rewards(
-        torch.tensor(values, dtype=torch.float64),
+        torch.tensor([_value(rollout) for rollout in rollouts], dtype=torch.float64),
         torch.tensor([len(rollout.response_ids) for rollout in rollouts]),
         torch.tensor([rollout.truncated for rollout in rollouts]),
         cfg.algorithm,
@@ -167,10 +165,15 @@ def _share(rows: list[Row], cfg: RLConfig, step: int) -> list[Brief]:
 def _brief(row: Row) -> Brief:
     rollout = row.rollout
     assert rollout.score is not None
-    score = float("nan") if rollout.score.value is None else rollout.score.value
     marks = {"accuracy": 0.0, **rollout.score.parts, **measure_behaviour(rollout.text)}
     tokens = len(rollout.response_ids)
-    return Brief(row.group, rollout.sample_index, score, row.reward, tokens, rollout.truncated, marks)
+    return Brief(row.group, rollout.sample_index, _value(rollout), row.reward, tokens, rollout.truncated, marks)
+
+
+def _value(rollout: Rollout) -> float:
+    """The score as a number; NaN where the response cannot be judged."""
+    assert rollout.score is not None
+    return float("nan") if rollout.score.value is None else rollout.score.value
 
 
 def _informative(briefs: list[Brief]) -> list[int]:

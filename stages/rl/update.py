@@ -8,7 +8,7 @@ Suffixes: N responses of a rollout, B rows of a micro-batch, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -152,10 +152,11 @@ def _of_response(values_T: Tensor, row: Row) -> list[float]:
     return values_T[start : start + len(row.rollout.response_ids)].tolist()
 
 
-def _aligned(rows: list[Row], values: list[list[float]], like_BT: Tensor) -> Tensor:
+def _aligned(rows: list[Row], values: Sequence[list[float] | None], like_BT: Tensor) -> Tensor:
     """Per-response lists on their columns of the padded batch, zeros elsewhere."""
     filled_BT = torch.zeros(like_BT.shape, dtype=torch.float32)
     for place, (row, numbers) in enumerate(zip(rows, values, strict=True)):
+        assert numbers is not None
         start = len(row.rollout.prompt_ids)
         filled_BT[place, start : start + len(numbers)] = torch.tensor(numbers)
     return filled_BT.to(like_BT.device)
