@@ -18,7 +18,7 @@ from pipeline.artifacts import MODEL_FACTS, Artifact, Interrupted, Port
 from pipeline.job import package_of, write_job
 from pipeline.launch import Launcher, Outcome, Stop
 from pipeline.plan_types import Plan, PlannedStage
-from pipeline.summary import StageRecord
+from pipeline.summary import StageRecord, read_notes
 from pipeline.worker import is_disk_full
 
 
@@ -110,6 +110,7 @@ def _build_locked(
     write_job(folder, planned, inputs, _seconds_before(folder) if resumed else 0.0)
     (folder / "progress.json").unlink(missing_ok=True)
     source = provenance.source_digest(package_of(planned.cfg))  # of now: ranks import the code as it stands
+    record.notes_shown = len(read_notes(folder))  # by the earlier attempts
     record.status, record.folder = "running", folder
     outcome = launcher.run(folder, planned, stop)
     if outcome.status == "done":
@@ -143,7 +144,7 @@ def manifest_of(
         if (folder / name).is_dir():
             facts = planned.outline.outputs.get(name, {}) | result["facts"].get(name, {})
             digest = store.digest_folder(folder / name)
-            outputs[name] = {"kind": port.kind, "path": name, "digest": digest, **facts}
+            outputs[name] = facts | {"kind": port.kind, "path": name, "digest": digest}  # a stage may pass facts on
     package = package_of(planned.cfg)
     return {
         "kind": planned.kind,

@@ -87,6 +87,17 @@ def test_the_manifest_has_the_fields_of_the_contract(tmp_path):
     }
 
 
+def test_facts_that_a_plan_passes_on_never_replace_the_digest(tmp_path):
+    """The outline of a stage may hand on all that the manifest of its input says."""
+    a = planned("a")
+    a.outline.outputs["total"] = {"digest": "of the input", "kind": "model", "path": "elsewhere", "rows": 9}
+    plan = plan_of(tmp_path, a)
+    assert run(tmp_path, plan) == 0
+    output = json.loads((entry(plan, "a") / "artifact.json").read_text())["outputs"]["total"]
+    digest = store.digest_folder(entry(plan, "a") / "total")
+    assert output == {"digest": digest, "kind": "metrics", "path": "total", "rows": 3}
+
+
 def test_links_into_the_store_survive_moving_the_outputs(tmp_path):
     plan = chain(tmp_path / "here")
     run(tmp_path / "here", plan)
