@@ -159,10 +159,12 @@ def answer(channel: socket.socket, ranks: dict[int, str], message: dict[str, Any
             else:
                 os.kill(pid, message["signal"])
         return
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a stop request waits until the rank can hear it
     pid = os.fork()
     if pid == 0:
         channel.close()
         become_rank(message, inherited)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     with contextlib.suppress(PermissionError, ProcessLookupError):
         os.setpgid(pid, pid)  # in both, so that the group is there before anybody signals it
     ranks[pid] = message["start"]
@@ -187,6 +189,7 @@ def become_rank(message: dict[str, Any], inherited: tuple[int, int]) -> None:
         stop = threading.Event()
         folder = Path(message["folder"])
         listen_for_stop(folder, stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         status = run_rank(folder, Place(message["rank"], message["world_size"], message["rank"]), stop)
         sys.stdout.flush()
         sys.stderr.flush()

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.forkserver import ROOT
-from pipeline.launch import free_port
+from pipeline.job import write_job
+from pipeline.launch import LocalLauncher, Stop, free_port
 from pipeline.runner import execute
 from tests.pipeline.build_plan import command, config, plan_of, planned
 
@@ -135,6 +136,16 @@ def test_a_rank_that_hangs_ends_at_the_second_signal(tmp_path):
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=10) == 143
     assert not any(alive(pid) for pid in pids(trace))
+
+
+def test_a_stop_request_is_not_lost_while_a_rank_is_being_forked(tmp_path):
+    stage = planned("a", steps=1000, step_seconds=0.05)
+    write_job(tmp_path, stage, {}, 0.0)
+    stop = Stop()
+    stop.request(signal.SIGTERM)  # it is passed on right behind the request to fork
+    outcome = LocalLauncher(tmp_path / "console.log", ["torch"]).run(tmp_path, stage, stop)
+    assert outcome.status == "interrupted"
+    assert json.loads((tmp_path / "progress.json").read_text())["step"] < 5
 
 
 def test_a_signal_to_the_whole_group_still_checkpoints(tmp_path):
