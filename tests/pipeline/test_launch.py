@@ -138,14 +138,18 @@ def test_a_rank_that_hangs_ends_at_the_second_signal(tmp_path):
     assert not any(alive(pid) for pid in pids(trace))
 
 
-def test_a_stop_request_is_not_lost_while_a_rank_is_being_forked(tmp_path):
-    stage = planned("a", steps=1000, step_seconds=0.05)
-    write_job(tmp_path, stage, {}, 0.0)
-    stop = Stop()
-    stop.request(signal.SIGTERM)  # it is passed on right behind the request to fork
-    outcome = LocalLauncher(tmp_path / "console.log", ["torch"]).run(tmp_path, stage, stop)
-    assert outcome.status == "interrupted"
-    assert json.loads((tmp_path / "progress.json").read_text())["step"] < 5
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_stop_request_is_not_lost_while_ranks_are_being_forked(tmp_path, ranks):
+    stage = planned("a", ranks=ranks, steps=40, step_seconds=0.05)
+    launcher = LocalLauncher(tmp_path / "console.log", ["torch"])
+    for attempt in range(8):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        write_job(folder, stage, {}, 0.0)
+        stop = Stop()
+        stop.request(signal.SIGTERM)  # it is passed on right behind the requests to fork
+        assert launcher.run(folder, stage, stop).status == "interrupted"
+        assert json.loads((folder / "progress.json").read_text())["step"] < 5
 
 
 def test_a_signal_to_the_whole_group_still_checkpoints(tmp_path):
