@@ -15,17 +15,17 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.config import RunConfig
 from pipeline.kinds import kinds
-from pipeline.messages import Refused, reword, unreachable
+from pipeline.messages import CONF, Refused, reword, unreachable
 from stages.base_model.config import ModelConfig
 from stages.parts.data.config import DataConfig
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
 LONGEST_FOLDER = 200  # characters; file systems allow 255 bytes
 
 
@@ -48,6 +48,7 @@ def compose(overrides: list[str]) -> RunConfig:
             config = hydra_compose("config", overrides=overrides, return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise Refused([reword(error, overrides)]) from error
+    HydraConfig.instance().set_config(config)  # for ${hydra:...} in a YAML
     choices = dict(config.hydra.runtime.choices)
     with flag_override(config, ["struct", "readonly"], False):
         del config["hydra"]

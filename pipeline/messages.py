@@ -9,12 +9,15 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError, MissingMandatoryValue
 
 from pipeline.artifacts import Fault
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
 
 # What articles and other frameworks call our knobs.
 SYNONYMS = {
@@ -97,7 +100,11 @@ def unreachable(override: str) -> Fault | None:
 def _missing_choice(error: MissingConfigException, overrides: list[str]) -> Fault:
     group, _, name = str(error.missing_cfg_file).rpartition("/")
     key = next((item.split("=")[0] for item in overrides if item.endswith(f"={name}")), group or name)
-    return Fault(key.lstrip("+"), f"there is no {group or 'file'} '{name}'", suggest(name, error.options or []))
+    return Fault(
+        key.lstrip("+"),
+        f"there is no {group or 'file'} '{name}'",
+        suggest(name, [path.stem for path in (CONF / group).glob("*.yaml")]),
+    )
 
 
 def _missing_value(error: Exception, key: str) -> Fault:
@@ -126,8 +133,12 @@ def _composition(error: HydraException, overrides: list[str]) -> Fault:
     if match := re.search(r"Error merging override (\S+)", text):
         key, _, value = match[1].partition("=")
         cause = _first_line(error.__cause__) if error.__cause__ else _first_line(error)
-        if "not in struct" in cause or re.search(r"Key '\S+' not in", cause):
-            return _unknown_key(key, overrides)
+        if (
+            "not in struct" in cause
+            or "not a subclass of StageConfig" in cause
+            or re.search(r"Key '\S+' not in", cause)
+        ):
+            return _unknown_key(key.lstrip("+"), overrides)
         return Fault(key, _wrong_type(cause, value), "write a value of that type")
     if match := re.search(r"Could not append to config. An item is already at '([^']+)'", text):
         return Fault(match[1], "is there already", f"leave the + out: {match[1]}=...")
@@ -140,6 +151,8 @@ def _wrong_type(cause: str, value: str) -> str:
     names = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
     if match := re.search(r"could not be converted to (\w+)", cause):
         return f"'{value}' is not {names.get(match[1], match[1])}"
+    if "not a valid bool" in cause:
+        return f"'{value}' is not true or false"
     return cause
 
 
@@ -193,7 +206,9 @@ def _unknown_package(key: str, overrides: list[str]) -> Fault:
 def _exists(known: DictConfig, parts: list[str]) -> bool:
     node: object = known
     for part in parts:
-        if not isinstance(node, DictConfig) or part not in set(node.keys()):  # `in` would leave out what has no value yet
+        if not isinstance(node, DictConfig) or part not in set(
+            node.keys()
+        ):  # `in` would leave out what has no value yet
             return False
         node = node._get_node(part)
         if isinstance(node, DictConfig) and node._is_interpolation():
@@ -205,8 +220,6 @@ def _known_keys(overrides: list[str]) -> DictConfig:
     """The configuration without the faulty overrides: the pipeline that was asked for, or the default one."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
-
-    from pipeline.compose import CONF
 
     state = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from pipeline.store import write_json
 
@@ -22,36 +20,20 @@ def name_of(status: int) -> str:
     return NAMES.get(status, "interrupted")
 
 
-def ledger_path(sweep: Path) -> Path:
-    return sweep / "sweep.json"
-
-
-def record(sweep: Path, job: str, overrides: list[str], status: str, message: str = "") -> None:
-    """Write one job's status: running, done, failed, refused, interrupted."""
-
-    def change(ledger: dict[str, Any]) -> None:
+def record(sweep: Path, job: str, overrides: list[str], status: str, message: str = "", command: str = "") -> None:
+    """Write one job's status: running, done, failed, refused, interrupted. `command` is the latest call's."""
+    sweep.mkdir(parents=True, exist_ok=True)
+    path = sweep / "sweep.json"
+    with (sweep / ".sweep.lock").open("a") as lock:
+        fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+        ledger = json.loads(path.read_text()) if path.exists() else {"jobs": {}}
+        ledger["command"] = command
         ledger["jobs"][job] = {"overrides": overrides, "status": status, "message": message}
-
-    _update(sweep, change)
-
-
-def begin(sweep: Path, command: list[str]) -> None:
-    """Remember the command of this call; earlier jobs stay in the ledger."""
-    _update(sweep, lambda ledger: ledger.update(command=command))
+        write_json(path, ledger)
 
 
 def exit_status(statuses: list[int]) -> int:
-    """2 if every job was refused, else 1 if any did not end well, else 0. An interrupted sweep says so itself."""
+    """2 if every job was refused, else 1 if any was refused or failed, else 0. An interrupted sweep says so itself."""
     if statuses and all(status == REFUSED for status in statuses):
         return REFUSED
     return FAILED if any(status != DONE for status in statuses) else DONE
-
-
-def _update(sweep: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    sweep.mkdir(parents=True, exist_ok=True)
-    path = ledger_path(sweep)
-    with (sweep / ".sweep.lock").open("a") as lock:
-        fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
-        ledger = json.loads(path.read_text()) if path.exists() else {"command": [], "jobs": {}}
-        change(ledger)
-        write_json(path, ledger)

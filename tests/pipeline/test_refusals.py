@@ -1,0 +1,53 @@
+"""Hydra's own faults, reworded: the key, what is wrong, the nearest name that exists; never a traceback."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.compose import compose
+from pipeline.messages import Refused, nearest, suggest
+
+CASES = [
+    ("pipeline=r1_styl", "pipeline: there is no pipeline 'r1_styl' -> write r1_style"),
+    ("model=tinny", "model: there is no model 'tinny' -> write tiny"),
+    ("experiment=[smok]", "experiment: there is no experiment 'smok' -> write smoke"),
+    ("stages.resoning_rl.steps=3", "there is no stage 'resoning_rl' -> write stages.reasoning_rl.steps"),
+    ("stages.reasoning_rl.stps=3", "there is no key 'stps' -> write stages.reasoning_rl.steps"),
+    ("~stages.cold_strat", "stages.cold_strat: there is no stage 'cold_strat' -> write stages.cold_start"),
+    ("engine@stages.bas.engine=zero1", "there is no stage 'bas' -> write engine@stages.base.engine=..."),
+    ("algorithm@stages.reasoning_rl.algorithm=dap", "there is no algorithm 'dap' -> write dapo"),
+    (
+        "algorithm@stages.cold_start.algorithm=dapo",
+        "has no algorithm to choose -> write algorithm@stages.NAME.algorithm",
+    ),
+    ("unheard_of=3", "unheard_of: there is no key 'unheard_of' -> write one of: G, "),
+    ("G=many", "G: 'many' is not a whole number -> write a value of that type"),
+    ("stages.base.learning_rate=fast", "stages.base.learning_rate: 'fast' is not a number"),
+    ("dry_run=perhaps", "dry_run: 'perhaps' is not true or false"),
+    ("G=4,8", "G: has several values: 4,8 -> add -m to sweep over them"),
+    ("G=[4", "G=[4: cannot be read -> write KEY=VALUE"),
+    ("+stages.general_lr.steps=3", "there is no stage 'general_lr' -> write stages.general_rl.steps"),
+    ("+G=4", "G: is there already -> leave the + out: G=..."),
+    ("engine.zero_stage=2", "engine.zero_stage: is read by no stage"),
+    ("algorithm.beta=0.1", "algorithm.beta: is read by no stage"),
+    ("num_generations=8", "num_generations: 'num_generations' is unknown -> here it is called G: G=..."),
+    ("stages.general_rl.kl_coef=0", "here it is called beta: stages.general_rl.algorithm.beta=..."),
+    ("stages.general_rl.clip_range=0.2", "here it is called epsilon: stages.general_rl.algorithm.epsilon=..."),
+    ("stages.general_rl.max_new_tokens=9", "here it is called max_response_tokens: stages.general_rl.max_response"),
+    ("max_new_tokens=9", "here it is called max_response_tokens: stages.NAME.max_response_tokens=..."),
+]
+
+
+@pytest.mark.parametrize(("override", "told"), CASES, ids=[override for override, _ in CASES])
+def test_one_line_with_key_and_remedy(override: str, told: str) -> None:
+    with pytest.raises(Refused) as caught:
+        compose([override])
+    (line,) = str(caught.value).splitlines()
+    assert told in line
+    assert len(line) < 400 and "HYDRA_FULL_ERROR" not in line
+
+
+def test_suggestions_name_what_is_near_and_never_what_is_far() -> None:
+    assert nearest("general_lr", ["general_rl", "base"]) == "general_rl"
+    assert nearest("zzz", ["general_rl", "base"]) is None
+    assert suggest("zzz", ["b", "a"]) == "write one of: a, b"

@@ -1,0 +1,103 @@
+"""run.py as a program: exit statuses, a dry run without torch, sweeps and their ledger."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline import sweep
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    """run.py with these arguments; `code` is what the process does after it."""
+    program = ["run.py"]
+    if code:
+        program = ["-c", f"import sys, run\nstatus = run.main()\n{code}\nsys.exit(status)"]
+    command = [sys.executable, *program, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_a_dry_run_imports_no_torch_writes_nothing_and_is_quick(tmp_path: Path) -> None:
+    heavy = "('torch', 'transformers', 'datasets', 'deepspeed', 'wandb', 'reasoning_gym')"
+    code = f"import time; print('heavy:', [m for m in {heavy} if m in sys.modules], 'cpu:', time.process_time())"
+    done = run("pipeline=r1_style", "dry_run=true", f"output_dir={tmp_path}/new", code=code)
+    assert done.returncode == 0, done.stderr
+    assert "heavy: []" in done.stdout
+    assert float(done.stdout.split("cpu:")[1]) < 2.0  # of processor time: other tests run beside this one
+    assert "rejection_sampling" in done.stdout and "18 stages, 0 cached, 18 to run" in done.stdout
+    assert done.stderr == "" and not any(tmp_path.iterdir())
+
+
+def test_a_refusal_is_one_line_a_fault_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    done = run("G=1", "until=nope", f"output_dir={tmp_path}/new")
+    assert done.returncode == 2 and done.stdout == ""
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == [
+        "until",
+        "stages.reasoning_rl.G",
+        "stages.general_rl.G",
+    ]
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_fault_that_hydra_finds_first(tmp_path: Path) -> None:
+    done = run("pipeline=r1_styl")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "pipeline: there is no pipeline 'r1_styl' -> write r1_style (there are: r1_style)"
+    ]
+
+
+def test_help_names_the_groups_and_the_knobs() -> None:
+    text = run("--help").stdout
+    for word in (
+        "engine: torch, zero1",
+        "experiment:",
+        "beta=0.001",
+        "until=STAGE",
+        "Exit status",
+        "stages.NAME.FIELD",
+    ):
+        assert word in text
+
+
+@pytest.mark.parametrize(("axis", "status"), [("G=1,8", 1), ("G=4,8", 0), ("G=4,many", 2)])
+def test_exit_status_of_a_sweep(axis: str, status: int, tmp_path: Path) -> None:
+    done = run("-m", axis, "dry_run=true", f"output_dir={tmp_path}/new")
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_sweep_keeps_a_ledger_of_its_jobs(tmp_path: Path) -> None:
+    done = run("-m", "G=1,0", "stages.general_rl.G=1", "experiment=smoke", f"output_dir={tmp_path}")
+    assert done.returncode == 2
+    ledger = json.loads((tmp_path / "sweeps" / "r1_style-smoke" / "sweep.json").read_text())
+    assert list(ledger["jobs"]) == ["G=1,stages.general_rl.G=1", "G=0,stages.general_rl.G=1"]
+    assert {job["status"] for job in ledger["jobs"].values()} == {"refused"}
+    assert "stages.reasoning_rl.G: is 1" in ledger["jobs"]["G=1,stages.general_rl.G=1"]["message"]
+    assert "G=1,0" in ledger["command"]
+
+
+def test_statuses_add_up() -> None:
+    assert sweep.exit_status([0, 0]) == 0
+    assert sweep.exit_status([0, 1, 2]) == 1
+    assert sweep.exit_status([2, 0]) == 1
+    assert sweep.exit_status([2, 2]) == 2
+
+
+@pytest.mark.slow
+def test_a_repeated_sweep_finds_everything_in_stable_folders(tmp_path: Path) -> None:
+    arguments = ("-m", "G=4,8", "experiment=smoke", "until=problems", "launcher=inline", f"output_dir={tmp_path}")
+    assert run(*arguments).returncode == 0
+    folder = tmp_path / "sweeps" / "r1_style-smoke"
+    assert {path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")} == {"G=4", "G=8"}
+    assert run(*arguments).returncode == 0
+    for job in ("G=4", "G=8"):
+        stages = json.loads((folder / job / "summary.json").read_text())["stages"]
+        assert {stage["status"] for stage in stages if stage["name"] == "problems"} == {"cached"}
