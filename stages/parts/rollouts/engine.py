@@ -1,8 +1,8 @@
 """Sampling responses with the policy's own weights, in this process.
 
 Differs from `model.generate`: a group's prompt runs once and its keys and values are copied to the group's rows; a
-row that has ended leaves at once, and a waiting request takes its place in the middle of the others' decoding; the
-noise of a token is a function of what it belongs to (sampling.py), so batches may be cut any way.
+row that has ended leaves at once, and where that pays a waiting request takes its place in the middle of the others'
+decoding; the noise of a token is a function of what it belongs to (sampling.py), so batches may be cut any way.
 
 R rows, U unique prompts, Q tokens of a prompt.
 """
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from stages.parts.policy.model import Policy
 
 PREFILL_TOKENS = 16384  # of one prefill, padding included
+# Share of the rows that must be free before waiting requests are let in. A GPU's step costs nearly the same for few
+# rows as for many: refill early. A CPU's step costs what its rows and their columns cost, and attention reads every
+# row as wide as the deepest one: let a batch of like depth run out, its last steps are cheap.
+REFILL_SHARE = {"cuda": 1 / 8, "cpu": 1.0}
 
 
 class RolloutEngine(Protocol):
@@ -50,11 +54,15 @@ class TransformersEngine:
     policy: Policy
     max_rows: int
     max_tokens: int | None  # rows x (prompt + response limit) at once; None: what half of the free memory holds
+    refill_share: float
     decoder: Decoder = field(init=False)
 
     def __post_init__(self) -> None:
-        with _evaluating(self.policy.model):
-            self.decoder = fitting_decoder(self.policy.model)
+        model = self.policy.model
+        # Adapters live in the layers; the model they were put into is what has the architecture.
+        model = model.get_base_model() if hasattr(model, "get_base_model") else model
+        with _evaluating(model):
+            self.decoder = fitting_decoder(model)
 
     def generate(
         self, requests: list[Request], sampling: SamplingConfig, noise_key: tuple[int, str, int]
@@ -70,7 +78,7 @@ class TransformersEngine:
         with torch.inference_mode(), _evaluating(self.policy.model):
             batch = Batch(self.policy, self.decoder, sampling, rows, columns)
             while waiting or batch.alive:
-                if waiting and batch.free >= (1 if not batch.alive else max(1, rows // 8)):
+                if waiting and (not batch.alive or batch.free >= max(1, rows * self.refill_share)):
                     count = _fitting(requests, waiting, batch.free)
                     admitted = [waiting.pop() for _ in range(count)]
                     prompts = [requests[index].prompt_ids for index in admitted]
@@ -120,7 +128,7 @@ class TransformersEngine:
 
 def transformers_engine(policy: Policy, max_rows: int = 512, max_tokens: int | None = None) -> TransformersEngine:
     """An engine that reads policy.model live: a trainer that updates the same object has nothing to sync."""
-    return TransformersEngine(policy, max_rows, max_tokens)
+    return TransformersEngine(policy, max_rows, max_tokens, REFILL_SHARE.get(policy.device.type, 1 / 8))
 
 
 def _fitting(requests: list[Request], waiting: list[int], free: int) -> int:

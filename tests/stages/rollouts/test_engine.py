@@ -33,9 +33,11 @@ def naive(policy, request, sampling, key=KEY):
 
 
 @pytest.mark.parametrize("sampling", [SAMPLING, TRUNCATING])
-@pytest.mark.parametrize("max_rows", [512, 5])
-def test_equals_the_naive_loop(policy, requests_24, sampling, max_rows):
-    rollouts = transformers_engine(policy, max_rows).generate(requests_24, sampling, KEY)
+@pytest.mark.parametrize(("max_rows", "refill_share"), [(512, 1.0), (5, 0.2), (5, 1.0)])
+def test_equals_the_naive_loop(policy, requests_24, sampling, max_rows, refill_share):
+    engine = transformers_engine(policy, max_rows)
+    engine.refill_share = refill_share
+    rollouts = engine.generate(requests_24, sampling, KEY)
     lengths = set()
     for request, rollout in zip(requests_24, rollouts, strict=True):
         ids, logps = naive(policy, request, sampling)
@@ -49,7 +51,9 @@ def test_equals_the_naive_loop(policy, requests_24, sampling, max_rows):
 def test_independent_of_batch_and_order(policy, requests_24):
     together = transformers_engine(policy).generate(requests_24, SAMPLING, KEY)
     order = torch.randperm(24, generator=torch.Generator().manual_seed(3)).tolist()
-    shuffled = transformers_engine(policy, max_rows=7).generate([requests_24[i] for i in order], SAMPLING, KEY)
+    refilling = transformers_engine(policy, max_rows=7)
+    refilling.refill_share = 0.2
+    shuffled = refilling.generate([requests_24[i] for i in order], SAMPLING, KEY)
     halves = [
         rollout
         for half in (requests_24[:10], requests_24[10:])
@@ -162,3 +166,21 @@ def test_broken_weights_are_reported(model, requests_24):
         broken.model.norm.weight.fill_(torch.nan)
     with pytest.raises(StageFailed, match="not finite"):
         transformers_engine(make_policy(broken)).generate(requests_24, SAMPLING, KEY)
+
+
+def test_adapters_act(model, policy, requests_24):
+    peft = pytest.importorskip("peft")
+    base = type(model)(model.config)
+    base.load_state_dict(model.state_dict())
+    adapted = peft.get_peft_model(base, peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "o_proj"]))
+    engine = transformers_engine(make_policy(adapted))
+    assert type(engine.decoder).__name__ == "DenseDecoder"
+    plain = transformers_engine(policy).generate(requests_24, SAMPLING, KEY)
+    assert engine.generate(requests_24, SAMPLING, KEY) == plain  # B starts at zero
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.3)
+    rollout = engine.generate(requests_24[:1], SAMPLING, KEY)[0]
+    assert rollout.response_ids == naive(make_policy(adapted), requests_24[0], SAMPLING)[0]
+    assert rollout != plain[0]
