@@ -21,7 +21,7 @@ from stages.parts.rollouts.config import SamplingConfig
 from stages.parts.rollouts.engine import transformers_engine
 from stages.parts.rollouts.requests import answer_problems
 from stages.parts.rollouts.selection import choose
-from stages.parts.rollouts.types import Problem, RolloutGroup
+from stages.parts.rollouts.types import Problem
 from stages.parts.verifiers.config import RewardConfig
 
 SHOWN = 3  # responses a suite in samples.jsonl
@@ -30,21 +30,21 @@ SHOWN = 3  # responses a suite in samples.jsonl
 def run(cfg: EvaluateConfig, inputs: dict[str, Artifact], context: Context) -> Metrics:
     problems = _held_out(cfg, inputs["problems"].path)
     policy = load_policy(inputs["model"].path)
-    mine = problems[context.rank :: context.world_size]
 
-    def between(groups: list[RolloutGroup]) -> None:
-        context.progress(len(groups) * context.world_size, len(problems))
+    def between(answered: int) -> None:
+        context.progress(answered, len(problems))
         if any_rank(context.stop.is_set()):
             raise Interrupted("evaluation stopped; nothing is kept of it, it starts anew")
 
     groups = answer_problems(
         transformers_engine(policy),
         policy,
-        mine,
+        problems,
         cfg.samples,
         SamplingConfig(cfg.temperature, cfg.top_p, 0, cfg.max_response_tokens),
         (cfg.seed, "evaluate", 0),
         RewardConfig(require_box=cfg.require_box),
+        (context.rank, context.world_size),
         between,
     )
     place = {problem.id: index for index, problem in enumerate(problems)}

@@ -31,19 +31,20 @@ def run(cfg: SampleConfig, inputs: dict[str, Artifact], context: Context) -> Met
     problems = _problems(cfg, inputs["problems"].path)
     policy = load_policy(inputs["policy"].path)
 
-    def between(groups: list[RolloutGroup]) -> None:
-        context.progress(len(groups) * context.world_size, len(problems))
+    def between(answered: int) -> None:
+        context.progress(answered, len(problems))
         if any_rank(context.stop.is_set()):
             raise Interrupted("sampling stopped; nothing is kept of it, it starts anew")
 
     groups = answer_problems(
         transformers_engine(policy),
         policy,
-        problems[context.rank :: context.world_size],
+        problems,
         cfg.samples,
         SamplingConfig(cfg.temperature, cfg.top_p, cfg.top_k, cfg.max_response_tokens),
         (cfg.seed, context.stage, 0),
         cfg.reward,
+        (context.rank, context.world_size),
         between,
     )
     judged = [_judged(group, cfg, policy.tokenizer) for group in groups]

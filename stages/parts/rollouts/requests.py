@@ -32,6 +32,8 @@ def make_requests(tokenizer: Any, problems: list[Problem], samples: int) -> list
 
 def attach_texts(policy: Policy, rollouts: list[Rollout]) -> None:
     """Fill in `text`: the response without its end token, other special tokens written out."""
+    if not rollouts:
+        return
     bodies = [rollout.response_ids if rollout.truncated else rollout.response_ids[:-1] for rollout in rollouts]
     texts = policy.tokenizer.batch_decode(bodies, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     for rollout, text in zip(rollouts, texts, strict=True):
@@ -61,19 +63,24 @@ def answer_problems(
     sampling: SamplingConfig,
     noise_key: tuple[int, str, int],
     reward: RewardConfig,
-    between: Callable[[list[RolloutGroup]], None],
+    shard: tuple[int, int],
+    between: Callable[[int], None],
 ) -> list[RolloutGroup]:
-    """Scored groups of all problems, sampled in calls of about `RESPONSES_PER_CALL`.
+    """This rank's scored groups: every n-th of all `problems`, shard = (rank, n), in calls of `RESPONSES_PER_CALL`.
 
-    `between` is called after each with all groups so far; it may raise to stop.
+    `between` is told after each call how many problems all ranks have answered; it may raise to stop. It is called
+    equally often on every rank, also on one that has fewer problems, so it may hold a collective.
     """
-    groups: list[RolloutGroup] = []
+    rank, ranks = shard
+    mine = problems[rank::ranks]
     width = max(1, RESPONSES_PER_CALL // samples)
-    for start in range(0, len(problems), width):
-        part = problems[start : start + width]
+    largest = -(-len(problems) // ranks)
+    groups: list[RolloutGroup] = []
+    for start in range(0, largest, width):
+        part = mine[start : start + width]
         rollouts = engine.generate(make_requests(policy.tokenizer, part, samples), sampling, noise_key)
         attach_texts(policy, rollouts)
         attach_scores([problem for problem in part for _ in range(samples)], rollouts, reward)
         groups += group_rollouts(part, rollouts, samples)
-        between(groups)
+        between(min((start + width) * ranks, len(problems)))
     return groups

@@ -5,9 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from stages.parts.data.tokenizer import build_tokenizer
-from stages.parts.rollouts.requests import attach_texts, group_rollouts, make_requests
+from stages.parts.rollouts import requests as requests_module
+from stages.parts.rollouts.config import SamplingConfig
+from stages.parts.rollouts.requests import answer_problems, attach_texts, group_rollouts, make_requests
 from stages.parts.rollouts.selection import choose
 from stages.parts.rollouts.types import Problem, Rollout
+from stages.parts.verifiers.config import RewardConfig
 
 
 def problem(name: str, question: str = "1+2?") -> Problem:
@@ -36,6 +39,31 @@ def test_text_is_without_the_end_token_and_with_think_tags():
     attach_texts(SimpleNamespace(tokenizer=tokenizer), [ended, cut])
     assert ended.text == "<think>1+2=3</think>\\boxed{3}"
     assert cut.text == "<think>1+2=3</think>\\boxed{3"
+
+
+class Silent:
+    """An engine whose every response is cut off at once."""
+
+    def generate(self, requests, sampling, noise_key):
+        return [Rollout(r.problem_id, r.sample_index, r.prompt_ids, [65], [0.0], True) for r in requests]
+
+
+def test_ranks_stay_in_step_and_answer_everything_once(monkeypatch):
+    monkeypatch.setattr(requests_module, "RESPONSES_PER_CALL", 4)
+    policy = SimpleNamespace(tokenizer=build_tokenizer())
+    for count, ranks in ((5, 2), (1, 3), (8, 2), (9, 4)):
+        problems = [problem(f"p{i}") for i in range(count)]
+        steps: list[list[int]] = []
+        answered: list[str] = []
+        for rank in range(ranks):
+            seen: list[int] = []
+            groups = answer_problems(
+                Silent(), policy, problems, 2, SamplingConfig(), (0, "s", 0), RewardConfig(), (rank, ranks), seen.append
+            )
+            steps.append(seen)
+            answered += [group.problem.id for group in groups]
+        assert all(seen == steps[0] and seen[-1] == count for seen in steps)
+        assert sorted(answered) == sorted(p.id for p in problems)
 
 
 def test_choice_is_seeded_ordered_and_not_the_first_ones():
