@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import II, MISSING
 
 from pipeline.artifacts import MODEL_FACTS, Fault, Outline, Port
-from pipeline.config import local_path
+from pipeline.config import local_path, shared_by_ranks
 from stages.parts.policy.config import TrainedStageConfig
 
 RECIPE_VERSION = 1
@@ -54,23 +54,24 @@ class ModelConfig:
 class BaseModelConfig(TrainedStageConfig):
     kind: str = "base_model"
     model: ModelConfig = II("model")
-    documents_per_step: int = 64
+    documents_per_step: int = shared_by_ranks(64)
     families: list[str] = field(default_factory=list)  # of the generated text; empty: those of the problems
-    reasoned_fraction: float = 0.3  # documents that reason step by step; the rest answer at once
-    reflection_fraction: float = 0.05  # reasoned documents that look back and check or correct themselves
-    careful_fraction: float = 0.6  # reasoned documents that write every step; the rest skip to the last one
+    reasoned_fraction: float = 0.5  # documents that reason step by step; the rest answer at once
+    reflection_fraction: float = 0.08  # reasoned documents that look back and check or correct themselves
+    careful_fraction: float = 0.7  # reasoned documents that write every step; the rest skip to the last one
     untagged_fraction: float = 0.3  # reasoned documents without <think> tags
-    foreign_fraction: float = 0.1  # reasoned documents whose reasoning is in another language than the question
+    worked_phase: float = 0.5  # share of the steps, the first ones, whose text is nearly all worked examples
+    foreign_fraction: float = 0.05  # reasoned documents whose reasoning is in another language than the question
 
     def faults(self) -> list[Fault]:
         faults = super().faults()
         faults += [Fault(f"model.{fault.key}", fault.problem, fault.remedy) for fault in self.model.faults()]
         if self.model.source != "scratch":
             return faults
-        for name in ("reasoned", "reflection", "careful", "untagged", "foreign"):
-            share = getattr(self, f"{name}_fraction")
-            if not 0 <= share <= 1:
-                faults.append(Fault(f"{name}_fraction", f"is {share}", "write a share between 0 and 1"))
+        shares = ("reasoned", "reflection", "careful", "untagged", "foreign")
+        for name in (*(f"{share}_fraction" for share in shares), "worked_phase"):
+            if not 0 <= getattr(self, name) <= 1:
+                faults.append(Fault(name, f"is {getattr(self, name)}", "write a share between 0 and 1"))
         if self.documents_per_step < 1:
             faults.append(Fault("documents_per_step", f"is {self.documents_per_step}", "write a positive number"))
         return faults + _family_faults(self.families)

@@ -10,7 +10,7 @@ import random
 
 from stages.parts.data.tasks import Exercise, near_miss
 
-OPENINGS = {"en": "work: ", "es": "cuenta: "}
+OPENINGS = {"en": "so ", "es": "pues "}
 CHECKS = {"en": ("wait, ", " check: "), "es": ("espera, ", " reviso: ")}
 
 

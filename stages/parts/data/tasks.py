@@ -28,7 +28,7 @@ class Family:
     steps: Callable[[Entry], list[str]]  # a worked solution, a short line a step; the last one shows the answer
     verifier: str = "math"
     answer: Callable[[Entry], str] = lambda entry: entry["answer"]
-    keep: Callable[[Entry], bool] = lambda entry: True  # leave out what the dial does not ask for
+    keep: Callable[[Entry, int], bool] = lambda entry, level: True  # leave out what the dial does not ask for
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def draw(name: str, difficulty: int, seed: str, start: int = 0) -> Iterator[Exer
         dataset.seed = base  # each time: draws of one family share the object
         entry = dataset[position]
         position += 1
-        if family.keep(entry):
+        if family.keep(entry, difficulty):
             yield _exercise(name, family, entry)
 
 

@@ -20,7 +20,7 @@ _MARKS = {
     "en": "the of and is are to in what how many much find let so then we it that this with have wait check work if "
     "for from by on be was were has had will would can each total sum count compute solve sort spell but because not",
     "es": "el la los las de del y es son que en cuanto cuantos cuantas cuenta entonces espera reviso por para con una "
-    "uno un se su como pero porque suma total tiene hay cada si lo luego primero",
+    "uno un se su como pero porque suma total tiene hay cada si lo luego primero pues",
     "fr": "le la les des du et est sont que en combien alors donc pour avec une un se son sa comme mais parce dans "
     "chaque nous il elle ce cette calcul attends",
     "de": "der die das und ist sind zu wie viele also dann mit ein eine einen für von nicht wir es auf wenn aber weil "

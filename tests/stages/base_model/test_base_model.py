@@ -43,7 +43,7 @@ def problems(tmp_path):
     data = DataConfig(source="reasoning_gym", train_problems=20, dev_problems=20, test_problems=60, demonstrations=0)
     suite = build_suite("reasoning", data)
     save_problems(tmp_path / "problems", suite.splits)
-    facts = {"families": {"reasoning": ["chain_sum", "leg_counting"]}, "difficulty": {"reasoning": 1}, "split_seed": 0}
+    facts = {"families": {"reasoning": ["chain_sum", "simple_equations"]}, "difficulty": {"reasoning": 1}, "split_seed": 0}
     return Artifact("problems", "dataset:problems", tmp_path / "problems", facts, "f", "d")
 
 
@@ -81,12 +81,14 @@ def test_corpus_is_a_function_of_seed_and_step():
 
 
 def test_corpus_mixes_the_ways_of_answering():
-    cfg = config(documents_per_step=600, reasoned_fraction=0.3, reflection_fraction=0.2)
-    answers = [document[1]["content"] for document in make_corpus(cfg, {}, set()).documents(0)]
+    cfg = config(documents_per_step=600, reasoned_fraction=0.3, reflection_fraction=0.2, worked_phase=0.5)
+    worked = [document[1]["content"] for document in make_corpus(cfg, {}, set()).documents(1)]
+    assert sum(answer.startswith("\\boxed") for answer in worked) / 600 < 0.1
+    answers = [document[1]["content"] for document in make_corpus(cfg, {}, set()).documents(2)]
     reasoned = [answer for answer in answers if not answer.startswith("\\boxed")]
     assert 0.22 < len(reasoned) / 600 < 0.38
     assert any("wait" in answer or "check" in answer for answer in reasoned)
-    assert any("cuenta" in answer for answer in reasoned)
+    assert any("pues" in answer for answer in reasoned)
     assert 0 < sum("<think>" in answer for answer in reasoned) < len(reasoned)
     assert all("\\boxed{" in answer for answer in answers)
 

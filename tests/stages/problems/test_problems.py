@@ -43,7 +43,7 @@ def test_embedded(tmp_path):
         found = {identity for problem in problems for identity in identities(problem)}
         assert not found & seen
         seen |= found
-        assert len({problem.family for problem in problems}) == 9
+        assert len({problem.family for problem in problems}) == 8
     train = {problem.id: problem for problem in load_problems(tmp_path / "problems", "train")}
     for port in ("demonstrations", "general"):
         for row in load_conversations(tmp_path / port):
