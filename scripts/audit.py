@@ -80,11 +80,11 @@ def rollout_rows(prepared: Prepared) -> tuple[list[Row], str, Any, set[int]]:
     """The first mini-batch of an rl stage, sampled and scored as the stage would (on one rank)."""
     from pipeline.tracking import Context
     from stages.parts.data.problems import load_problems
+    from stages.parts.experience.collect import collect
+    from stages.parts.experience.first_step import audit_rows
     from stages.parts.policy.model import load_policy
     from stages.parts.rollouts.engine import transformers_engine
-    from stages.rl.experience import collect
-    from stages.rl.first_step import audit_rows
-    from stages.rl.update import assign_advantages
+    from stages.rl.update import assign_advantages, resample_rounds
 
     stage: Any = prepared.stage.cfg
     algorithm = replace(stage.algorithm, beta=0.0)  # no reference is loaded to look at rewards
@@ -93,7 +93,7 @@ def rollout_rows(prepared: Prepared) -> tuple[list[Row], str, Any, set[int]]:
     problems = prepared.inputs["problems"].path
     pools = {suite: load_problems(problems, "train", [suite]) for suite in cfg.suites}
     context = Context(prepared.stage.name, Path("/nonexistent"), cfg.seed, rank=0)
-    experience = collect(transformers_engine(policy), policy, pools, {}, cfg, context, 0)
+    experience = collect(transformers_engine(policy), policy, pools, {}, cfg, context, 0, resample_rounds(cfg))
     assign_advantages(experience, cfg)
     return audit_rows(experience.rows), algorithm.reduction, policy.tokenizer, set(policy.end_ids)
 

@@ -25,6 +25,7 @@ from pipeline.messages import Refused
 from pipeline.tracking import Metrics
 from stages.base_model.config import BaseModelConfig, ModelConfig
 from stages.base_model.scratch import new_policy
+from stages.parts.experience.collect import Row
 from stages.parts.policy.config import SupervisedStageConfig, TrainedStageConfig
 from stages.parts.policy.examples import Example
 from stages.parts.policy.invariance import Difference, Task, all_splits, compare
@@ -33,7 +34,6 @@ from stages.parts.policy.supervised import supervised_step
 from stages.parts.policy.train_engine import TrainEngine
 from stages.parts.rollouts.types import Problem, Rollout
 from stages.rl.config import RLConfig
-from stages.rl.experience import Row
 from stages.rl.update import update
 
 GROUPS, LONGEST = 4, 48  # enough to be ragged, short enough for a laptop

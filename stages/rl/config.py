@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import II
-
 from pipeline.artifacts import Fault, Outline, Port
-from pipeline.config import not_in_fingerprint
+from stages.parts.experience.config import ExperienceConfig, input_faults, sampled_tokens
 from stages.parts.losses.checks import inert, rl_faults, unusual
 from stages.parts.losses.config import AlgorithmConfig
 from stages.parts.losses.papers import PAPERS
-from stages.parts.policy.config import TrainedStageConfig
-from stages.parts.verifiers.config import RewardConfig
 
 RECIPE_VERSION = 1
 INPUTS = {
@@ -24,35 +20,12 @@ OUTPUTS = {"model": Port("model", "the trained policy")}
 
 
 @dataclass
-class RLConfig(TrainedStageConfig):
+class RLConfig(ExperienceConfig):
     kind: str = "rl"
-    suites: dict[str, float] = field(default_factory=lambda: {"reasoning": 1.0})  # suite -> share of the prompts
-    prompts_per_step: int = 32  # prompts that one optimizer step sees
-    G: int = II("G")  # responses a prompt
-    updates_per_rollout: int = 2  # a rollout samples prompts_per_step x updates_per_rollout prompts
-    epochs_per_rollout: int = 1  # passes over the mini-batches of a rollout
-    max_response_tokens: int = 128
-    temperature: float = 1.0  # of sampling and of scoring
-    top_p: float = 1.0
-    top_k: int = 0
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
-    reward: RewardConfig = field(default_factory=RewardConfig)
-    monitor_every_steps: int = not_in_fingerprint(20)  # held-out (dev) accuracy and behaviour
-    monitor_problems: int = not_in_fingerprint(128)
-    sync_tolerance: float = not_in_fingerprint(1e-2)  # mean |old - sampler| log-prob after a weight sync
 
     def faults(self) -> list[Fault]:
-        faults = super().faults()
-        for key in ("prompts_per_step", "updates_per_rollout", "epochs_per_rollout", "max_response_tokens"):
-            if getattr(self, key) < 1:
-                faults.append(Fault(key, f"is {getattr(self, key)}", "write 1 or more"))
-        if not self.suites or any(share <= 0 for share in self.suites.values()):
-            faults.append(Fault("suites", f"is {self.suites}", "give every suite a positive share, {reasoning: 1.0}"))
-        if not 0 < self.top_p <= 1:
-            faults.append(Fault("top_p", f"is {self.top_p}", "write a share in (0, 1]"))
-        faults += [Fault(f"algorithm.{f.key}", f.problem, f.remedy) for f in self.algorithm.faults()]
-        faults += [Fault(f"reward.{f.key}", f.problem, f.remedy) for f in self.reward.faults()]
-        return faults + rl_faults(
+        return super().faults() + rl_faults(
             self.algorithm,
             G=self.G,
             temperature=self.temperature,
@@ -63,15 +36,15 @@ class RLConfig(TrainedStageConfig):
 
 
 def outline(cfg: RLConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
-    policy, suites = inputs["policy"], inputs["problems"].get("suites", {})
+    policy = inputs["policy"]
     known = cfg.algorithm.name in PAPERS
     return Outline(
         outputs={"model": policy},
-        faults=_suite_faults(cfg, suites) + _context_faults(cfg, policy),
+        faults=input_faults(cfg, inputs),
         warnings=unusual(cfg.algorithm, G=cfg.G, updates_per_rollout=cfg.updates_per_rollout) if known else [],
         parameters=policy.get("parameters"),
         steps=cfg.steps,
-        tokens=cfg.steps * cfg.prompts_per_step * cfg.G * cfg.max_response_tokens // max(cfg.epochs_per_rollout, 1),
+        tokens=sampled_tokens(cfg),
         inert=inert(
             cfg.algorithm,
             G=cfg.G,
@@ -82,20 +55,3 @@ def outline(cfg: RLConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
         if known
         else {},
     )
-
-
-def _suite_faults(cfg: RLConfig, suites: dict[str, dict[str, int]]) -> list[Fault]:
-    """Suites that the problems do not have; nothing where the facts are not known yet."""
-    return [
-        Fault("suites", f"names '{suite}', the problems have {', '.join(sorted(suites))}", "write one of these")
-        for suite in cfg.suites
-        if suites and suite not in suites
-    ]
-
-
-def _context_faults(cfg: RLConfig, policy: dict[str, Any]) -> list[Fault]:
-    context = policy.get("context_length")
-    if context is not None and cfg.max_response_tokens >= context:
-        problem = f"is {cfg.max_response_tokens}, the model's whole context is {context} tokens"
-        return [Fault("max_response_tokens", problem, f"leave room for the prompt: write {context // 2}")]
-    return []

@@ -8,28 +8,34 @@ arXiv:2402.03300; what differs from algorithm to algorithm stands in stages/part
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from pipeline.artifacts import Artifact, Interrupted, StageFailed
+from pipeline.artifacts import Artifact, Interrupted
 from pipeline.tracking import Context, Metrics
-from stages.parts.data.problems import load_problems
+from stages.parts.experience.collect import Experience, collect
+from stages.parts.experience.first_step import look_at_first_rollout
+from stages.parts.experience.monitors import (
+    check_sync,
+    heldout_metrics,
+    monitor_now,
+    rollout_metrics,
+    sample_rows,
+    show_progress,
+)
+from stages.parts.experience.order import Cursor, training_problems
+from stages.parts.experience.resume import experience_state, restored_experience
 from stages.parts.policy.checkpoint import checkpoint_tensors, load_checkpoint, save_checkpoint
-from stages.parts.policy.distributed import any_rank, gather_objects
+from stages.parts.policy.distributed import any_rank
 from stages.parts.policy.model import load_policy, save_policy
 from stages.parts.policy.reference import Reference, load_reference
 from stages.parts.policy.schedule import learning_rate
 from stages.parts.policy.train_engine import TrainEngine, build_engine
 from stages.parts.rollouts.engine import transformers_engine
-from stages.parts.rollouts.types import Problem, Rollout, Score
 from stages.rl.config import RLConfig
-from stages.rl.experience import Brief, Experience, Row, collect
-from stages.rl.first_step import look_at_first_rollout
-from stages.rl.monitors import heldout_metrics, rollout_metrics, sample_rows
-from stages.rl.order import Cursor
-from stages.rl.update import assign_advantages, score_logps, update
+from stages.rl.update import assign_advantages, resample_rounds, score_logps, update
 
 
 @dataclass
@@ -51,17 +57,18 @@ def run(cfg: RLConfig, inputs: dict[str, Artifact], context: Context) -> Metrics
     # Where the trainer's parameters are in pieces the sampler has a whole copy, refreshed once a rollout.
     sampler = transformers_engine(load_policy(inputs["policy"].path, cfg.dtype) if engine.sharded else policy)
     reference = load_reference(inputs["policy"].path, cfg, context) if cfg.algorithm.beta > 0 else None
-    pools, heldout = _problems(cfg, inputs["problems"])
+    pools, heldout = training_problems(cfg, inputs["problems"].path)
     progress = _resume(context, engine, reference)
     while progress.step < cfg.steps:
         clock, metrics = time.monotonic(), {}
         if progress.experience is None:
             if engine.sharded:
                 sampler.load_weights(engine.full_state())
-            if _monitor_now(progress.step, cfg):
+            if monitor_now(progress.step, cfg):
                 metrics |= heldout_metrics(sampler, policy, heldout, cfg, context, progress.step)
             start = time.monotonic()
-            experience = collect(sampler, policy, pools, progress.cursor, cfg, context, progress.step)
+            rounds = resample_rounds(cfg)
+            experience = collect(sampler, policy, pools, progress.cursor, cfg, context, progress.step, rounds)
             metrics |= rollout_metrics(experience) | {"time/sample_seconds": time.monotonic() - start}
             score_logps(experience, engine, reference, cfg)
             metrics |= assign_advantages(experience, cfg)
@@ -73,7 +80,7 @@ def run(cfg: RLConfig, inputs: dict[str, Artifact], context: Context) -> Metrics
         metrics["time/step_seconds"] = time.monotonic() - clock
         context.log(progress.step, metrics)
         progress.latest |= metrics
-        _show(context, cfg, progress)
+        show_progress(progress.latest, progress.step, cfg, context)
         _after_update(progress, engine, reference, cfg, context)
     if engine.sharded:
         sampler.load_weights(engine.full_state())
@@ -82,24 +89,6 @@ def run(cfg: RLConfig, inputs: dict[str, Artifact], context: Context) -> Metrics
     if context.is_main:
         context.declare("model", **save_policy(context.output("model"), state, policy))
     return progress.latest | {"train/steps": progress.step}
-
-
-def _problems(cfg: RLConfig, problems: Artifact) -> tuple[dict[str, list[Problem]], list[Problem]]:
-    """Training problems by suite, and the dev problems that the monitors answer."""
-    pools = {suite: load_problems(problems.path, "train", [suite]) for suite in cfg.suites}
-    if empty := [suite for suite, pool in pools.items() if not pool]:
-        raise StageFailed(f"suites {empty} have no training problems; leave them out of `suites`")
-    heldout = [
-        problem
-        for suite in cfg.suites
-        for problem in load_problems(problems.path, "dev", [suite])[: cfg.monitor_problems]
-    ]
-    return pools, heldout
-
-
-def _monitor_now(step: int, cfg: RLConfig) -> bool:
-    """At the first rollout of each monitoring interval; rollouts start every few steps."""
-    return step % cfg.monitor_every_steps < cfg.updates_per_rollout * cfg.epochs_per_rollout
 
 
 def _one_update(progress: Progress, engine: TrainEngine, cfg: RLConfig, context: Context) -> Metrics:
@@ -111,20 +100,10 @@ def _one_update(progress: Progress, engine: TrainEngine, cfg: RLConfig, context:
     rate = learning_rate(progress.step, cfg)
     metrics = update(rows, engine, cfg, rate)
     if progress.position == 0:
-        _check_sync(metrics, cfg)
+        check_sync(metrics, cfg)
     progress.step += 1
     progress.position += 1
     return metrics | {"train/learning_rate": rate}
-
-
-def _check_sync(metrics: Metrics, cfg: RLConfig) -> None:
-    """Right after a weight sync sampler and trainer must agree; where not, the sampler has stale or other weights."""
-    gap = metrics.get("train/sampler_gap", 0.0)
-    if gap > cfg.sync_tolerance:
-        raise StageFailed(
-            f"sampler and trainer log-probs differ by {gap:.2e} a token after a weight sync "
-            f"(sync_tolerance={cfg.sync_tolerance:g}): the sampler does not run on the trainer's weights"
-        )
 
 
 def _after_update(
@@ -147,13 +126,9 @@ def _after_update(
 
 
 def _state(progress: Progress) -> dict[str, Any]:
-    """Progress as JSON; the rollout in use with the rows of all ranks, so that another number of ranks can resume."""
-    state: dict[str, Any] = {name: getattr(progress, name) for name in ("cursor", "position", "latest", "experience")}
-    if progress.experience is not None:
-        everything = asdict(progress.experience)
-        everything["rows"] = gather_objects(everything["rows"])
-        state["experience"] = everything
-    return state
+    """Progress as JSON; the rollout in use goes with it."""
+    kept: dict[str, Any] = {name: getattr(progress, name) for name in ("cursor", "position", "latest")}
+    return kept | {"experience": experience_state(progress.experience)}
 
 
 def _resume(context: Context, engine: TrainEngine, reference: Reference | None) -> Progress:
@@ -162,28 +137,8 @@ def _resume(context: Context, engine: TrainEngine, reference: Reference | None) 
         return Progress()
     step, state = found
     tensors = checkpoint_tensors(context, step)
-    progress = Progress(step, state["cursor"], None, state["position"], state["latest"], tensors)
+    experience = restored_experience(state["experience"], context)
+    progress = Progress(step, state["cursor"], experience, state["position"], state["latest"], tensors)
     if reference is not None and progress.reference_state:
         reference.load_state(progress.reference_state)
-    if (saved := state["experience"]) is not None:
-        rows = [_row(row) for row in saved["rows"] if row["group"] % context.world_size == context.rank]
-        briefs = {name: [Brief(**brief) for brief in saved[name]] for name in ("briefs", "sampled")}
-        progress.experience = Experience(**(saved | {"rows": rows} | briefs))
     return progress
-
-
-def _row(saved: dict[str, Any]) -> Row:
-    rollout = Rollout(**(saved["rollout"] | {"score": Score(**saved["rollout"]["score"])}))
-    return Row(**(saved | {"problem": Problem(**saved["problem"]), "rollout": rollout}))
-
-
-def _show(context: Context, cfg: RLConfig, progress: Progress) -> None:
-    latest = progress.latest
-    context.progress(
-        progress.step,
-        cfg.steps,
-        reward=latest["reward/mean"],
-        accuracy=latest["rollout/accuracy"],
-        length=latest["length/mean"],
-        tokens_per_second=latest["rollout/tokens"] / max(latest["time/sample_seconds"], 1e-9),
-    )

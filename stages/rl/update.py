@@ -8,51 +8,42 @@ Suffixes: N responses of a rollout, B rows of a micro-batch, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import torch
 from torch import Tensor
 
 from pipeline.tracking import Metrics
+from stages.parts.experience.collect import Experience, Row
+from stages.parts.experience.rows import aligned, batch_of, count_rows, of_response, score_rows
 from stages.parts.losses.advantages import group_advantages
 from stages.parts.losses.algorithms import LossInputs, policy_loss
-from stages.parts.losses.counts import BatchCounts
 from stages.parts.losses.kl import kl_estimate
 from stages.parts.losses.statistics import merge, summarise
-from stages.parts.policy.batch import TokenBatch, aligned_microbatches, pad_batch
-from stages.parts.policy.distributed import all_sum, gather_objects
-from stages.parts.policy.model import Policy
+from stages.parts.policy.batch import TokenBatch, aligned_microbatches
+from stages.parts.policy.distributed import gather_objects
 from stages.parts.policy.reference import Reference
 from stages.parts.policy.scoring import TokenStats
 from stages.parts.policy.train_engine import TrainEngine
 from stages.rl.config import RLConfig
-from stages.rl.experience import Experience, Row
 
-Score = Callable[[TokenBatch, float], TokenStats]
+
+def resample_rounds(cfg: RLConfig) -> int | None:
+    """How often `collect` may draw again in the place of groups without a signal; None: they stay."""
+    return cfg.algorithm.max_resample_rounds if cfg.algorithm.zero_variance == "resample" else None
 
 
 @torch.no_grad()
 def score_logps(experience: Experience, engine: TrainEngine, reference: Reference | None, cfg: RLConfig) -> None:
     """Fill in what later updates compare with: the trainer's log-probs before any step, and the reference's."""
+    policy, size = engine.policy, cfg.tokens_per_microbatch
     if reference is not None:
-        for row, logps in _scored(experience.rows, engine.policy, reference.logps, cfg):
+        scored = score_rows(experience.rows, policy, lambda b: reference.logps(b, cfg.temperature).logps_BT, size)
+        for row, logps in scored:
             row.reference_logps = logps
     in_reward = cfg.algorithm.beta > 0 and cfg.algorithm.kl_place == "reward"
     lazy = set() if in_reward else set(experience.minibatches[0])
-    for row, logps in _scored(
-        [row for row in experience.rows if row.group not in lazy], engine.policy, engine.logps, cfg
-    ):
+    waiting = [row for row in experience.rows if row.group not in lazy]
+    for row, logps in score_rows(waiting, policy, lambda b: engine.logps(b, cfg.temperature).logps_BT, size):
         row.old_logps = logps
-
-
-def _scored(rows: list[Row], policy: Policy, score: Score, cfg: RLConfig) -> list[tuple[Row, list[float]]]:
-    """Log-probs of every row's response tokens; a collective, so ranks without rows take part."""
-    results = []
-    for indices in aligned_microbatches([row.length for row in rows], cfg.tokens_per_microbatch):
-        chosen = [rows[index] for index in indices]
-        logps_BT = score(_batch(chosen, policy), cfg.temperature).logps_BT
-        results += [(row, _of_response(logps_BT[place], row)) for place, row in enumerate(chosen)]
-    return results
 
 
 def assign_advantages(experience: Experience, cfg: RLConfig) -> Metrics:
@@ -92,13 +83,13 @@ def _kl_of_everyone(experience: Experience, cfg: RLConfig) -> list[Tensor]:
 def update(rows: list[Row], engine: TrainEngine, cfg: RLConfig, learning_rate: float) -> Metrics:
     """One optimizer step on this rank's rows of one mini-batch. A mini-batch that trains nothing is survived."""
     rows = [row for row in rows if row.trained]
-    counts = _count(rows, cfg)
+    counts = count_rows(rows, cfg)
     if counts.sequences == 0:
         return {"train/empty_step": 1.0}
     parts = []
     for indices in aligned_microbatches([row.length for row in rows], cfg.tokens_per_microbatch):
         chosen = [rows[index] for index in indices]
-        batch = _batch(chosen, engine.policy)
+        batch = batch_of(chosen, engine.policy)
         stats = engine.logps(batch, cfg.temperature, entropy=True)
         loss, part = policy_loss(cfg.algorithm, _loss_inputs(chosen, batch, stats, cfg), counts)
         engine.backward(loss)
@@ -113,50 +104,22 @@ def update(rows: list[Row], engine: TrainEngine, cfg: RLConfig, learning_rate: f
     }
 
 
-def _count(rows: list[Row], cfg: RLConfig) -> BatchCounts:
-    """Denominators over all ranks, after masking."""
-    sequences, tokens = all_sum([len(rows), sum(len(row.rollout.response_ids) for row in rows)])
-    return BatchCounts(sequences, tokens, cfg.max_response_tokens)
-
-
 def _loss_inputs(rows: list[Row], batch: TokenBatch, stats: TokenStats, cfg: RLConfig) -> LossInputs:
     policy_BT = stats.logps_BT
     if any(row.old_logps is None for row in rows):
         # No step lies between the rollout and this pass: the old policy is this one. Kept for later epochs.
         for place, row in enumerate(rows):
-            row.old_logps = _of_response(policy_BT[place].detach(), row)
+            row.old_logps = of_response(policy_BT[place].detach(), row)
     return LossInputs(
         policy_logps_BT=policy_BT,
-        old_logps_BT=_aligned(rows, [row.old_logps for row in rows], policy_BT),
-        advantages_BT=_aligned(rows, [row.advantages for row in rows], policy_BT),
+        old_logps_BT=aligned(rows, [row.old_logps for row in rows], policy_BT),
+        advantages_BT=aligned(rows, [row.advantages for row in rows], policy_BT),
         mask_BT=batch.mask_BT,
-        sampler_logps_BT=_aligned(rows, [row.rollout.sampler_logps for row in rows], policy_BT),
+        sampler_logps_BT=aligned(rows, [row.rollout.sampler_logps for row in rows], policy_BT),
         reference_logps_BT=_references(rows, policy_BT) if cfg.algorithm.beta > 0 else None,
         entropy_BT=stats.entropy_BT,
     )
 
 
 def _references(rows: list[Row], like_BT: Tensor) -> Tensor:
-    return _aligned(rows, [row.reference_logps for row in rows], like_BT)
-
-
-def _batch(rows: list[Row], policy: Policy) -> TokenBatch:
-    sequences = [row.rollout.prompt_ids + row.rollout.response_ids for row in rows]
-    masks = [[0.0] * len(row.rollout.prompt_ids) + [1.0] * len(row.rollout.response_ids) for row in rows]
-    return pad_batch(sequences, masks, policy.pad_id, policy.device)
-
-
-def _of_response(values_T: Tensor, row: Row) -> list[float]:
-    """The part of a padded row that is about the response."""
-    start = len(row.rollout.prompt_ids)
-    return values_T[start : start + len(row.rollout.response_ids)].tolist()
-
-
-def _aligned(rows: list[Row], values: Sequence[list[float] | None], like_BT: Tensor) -> Tensor:
-    """Per-response lists on their columns of the padded batch, zeros elsewhere."""
-    filled_BT = torch.zeros(like_BT.shape, dtype=torch.float32)
-    for place, (row, numbers) in enumerate(zip(rows, values, strict=True)):
-        assert numbers is not None
-        start = len(row.rollout.prompt_ids)
-        filled_BT[place, start : start + len(numbers)] = torch.tensor(numbers)
-    return filled_BT.to(like_BT.device)
+    return aligned(rows, [row.reference_logps for row in rows], like_BT)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stages.parts.losses.config import AlgorithmConfig
+from stages.parts.losses.config import LengthRules
 
 
 def soft_overlong_penalty(lengths_N: Tensor, length_limit: int, buffer_tokens: int) -> Tensor:
@@ -26,13 +26,13 @@ def soft_overlong_penalty(lengths_N: Tensor, length_limit: int, buffer_tokens: i
 
 
 def shape_rewards(
-    rewards_N: Tensor, lengths_N: Tensor, truncated_N: Tensor, cfg: AlgorithmConfig, length_limit: int
+    rewards_N: Tensor, lengths_N: Tensor, truncated_N: Tensor, rules: LengthRules, length_limit: int
 ) -> Tensor:
     """Rewards after the length rules, float64. NaN (cannot be judged) stays NaN: that is the gold's fault.
 
     rewards_N: raw; lengths_N: response tokens; truncated_N: bool, no end token.
     """
     shaped_N = rewards_N.double()
-    if cfg.truncated_reward is not None:
-        shaped_N = torch.where(truncated_N & ~shaped_N.isnan(), float(cfg.truncated_reward), shaped_N)
-    return shaped_N + soft_overlong_penalty(lengths_N, length_limit, cfg.overlong_buffer_tokens)
+    if rules.truncated_reward is not None:
+        shaped_N = torch.where(truncated_N & ~shaped_N.isnan(), float(rules.truncated_reward), shaped_N)
+    return shaped_N + soft_overlong_penalty(lengths_N, length_limit, rules.overlong_buffer_tokens)

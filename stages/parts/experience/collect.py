@@ -3,7 +3,7 @@
 Groups are numbered by their place in the rollout and sampled whole on one rank (number % ranks), so equal prompts never
 merge. Rewards are few numbers and are gathered: every rank computes the same advantages, token data stays where it was
 sampled. Differs from the textbook loop in dynamic sampling (DAPO, arXiv:2503.14476), which is bounded here: after
-`max_resample_rounds` the step goes on with what it has and says so.
+`resample_rounds` the step goes on with what it has and says so.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import torch
 
 from pipeline.tracking import Context
 from stages.parts.evaluation.behaviour import measure_behaviour
+from stages.parts.experience.config import ExperienceConfig
+from stages.parts.experience.order import Cursor, draw
 from stages.parts.losses.overlong import shape_rewards
 from stages.parts.policy.distributed import gather_objects
 from stages.parts.policy.model import Policy
@@ -22,8 +24,6 @@ from stages.parts.rollouts.config import SamplingConfig
 from stages.parts.rollouts.engine import RolloutEngine
 from stages.parts.rollouts.requests import attach_scores, attach_texts, make_requests
 from stages.parts.rollouts.types import Problem, Request, Rollout
-from stages.rl.config import RLConfig
-from stages.rl.order import Cursor, draw
 
 
 @dataclass
@@ -75,13 +75,17 @@ def collect(
     policy: Policy,
     pools: dict[str, list[Problem]],
     cursor: Cursor,
-    cfg: RLConfig,
+    cfg: ExperienceConfig,
     context: Context,
     step: int,
+    resample_rounds: int | None = None,
 ) -> Experience:
-    """Sample and score one rollout of prompts_per_step x updates_per_rollout groups."""
+    """Sample and score one rollout of prompts_per_step x updates_per_rollout groups.
+
+    resample_rounds: keep only groups that tell right from wrong, in at most so many more rounds; None: keep all.
+    """
     wanted = cfg.prompts_per_step * cfg.updates_per_rollout
-    resample = cfg.algorithm.zero_variance == "resample"
+    resample = resample_rounds is not None
     rounds, numbered, occurrences = 0, 0, {}
     rows: list[Row] = []
     briefs: list[Brief] = []
@@ -93,7 +97,7 @@ def collect(
         fresh_briefs = _share(fresh, cfg, step)
         rows, briefs = rows + fresh, briefs + fresh_briefs
         kept += _informative(fresh_briefs) if resample else sorted({brief.group for brief in fresh_briefs})
-        if not resample or len(kept) >= wanted or rounds == cfg.algorithm.max_resample_rounds:
+        if not resample or len(kept) >= wanted or rounds == resample_rounds:
             break
         rounds += 1
     if len(kept) < wanted:
@@ -115,7 +119,7 @@ def _sample(
     problems: list[Problem],
     numbered: int,
     occurrences: dict[str, int],
-    cfg: RLConfig,
+    cfg: ExperienceConfig,
     context: Context,
     step: int,
 ) -> list[Row]:
@@ -148,7 +152,7 @@ def _sample(
     ]
 
 
-def _share(rows: list[Row], cfg: RLConfig, step: int) -> list[Brief]:
+def _share(rows: list[Row], cfg: ExperienceConfig, step: int) -> list[Brief]:
     """Everybody's briefs in order of group and sample. The negative control permutes all rewards here."""
     mine = [_brief(row) for row in rows]
     briefs = sorted(gather_objects(mine), key=lambda brief: (brief.group, brief.sample_index))

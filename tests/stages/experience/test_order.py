@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from stages.parts.experience.order import draw
 from stages.parts.rollouts.types import Problem
-from stages.rl.order import draw
 
 
 def pool(suite: str, n: int) -> list[Problem]:

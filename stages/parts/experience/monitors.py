@@ -11,16 +11,17 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from pipeline.artifacts import StageFailed
 from pipeline.tracking import Context, Metrics
 from stages.parts.evaluation.behaviour import measure_behaviour
+from stages.parts.experience.collect import Experience, Row
+from stages.parts.experience.config import ExperienceConfig
 from stages.parts.policy.distributed import gather_objects
 from stages.parts.policy.model import Policy
 from stages.parts.rollouts.config import SamplingConfig
 from stages.parts.rollouts.engine import RolloutEngine
 from stages.parts.rollouts.requests import attach_scores, attach_texts, make_requests
 from stages.parts.rollouts.types import Problem
-from stages.rl.config import RLConfig
-from stages.rl.experience import Experience, Row
 
 
 def rollout_metrics(experience: Experience) -> Metrics:
@@ -61,7 +62,7 @@ def rollout_metrics(experience: Experience) -> Metrics:
 
 
 def heldout_metrics(
-    sampler: RolloutEngine, policy: Policy, problems: list[Problem], cfg: RLConfig, context: Context, step: int
+    sampler: RolloutEngine, policy: Policy, problems: list[Problem], cfg: ExperienceConfig, context: Context, step: int
 ) -> Metrics:
     """Sampled accuracy, length and behaviour on held-out problems, one response each."""
     mine = problems[context.rank :: context.world_size]
@@ -104,6 +105,32 @@ def sample_rows(rows: list[Row], n: int) -> list[dict[str, object]]:
         }
         for row in first
     ]
+
+
+def monitor_now(step: int, cfg: ExperienceConfig) -> bool:
+    """At the first rollout of each monitoring interval; rollouts start every few steps."""
+    return step % cfg.monitor_every_steps < cfg.updates_per_rollout * cfg.epochs_per_rollout
+
+
+def check_sync(metrics: Metrics, cfg: ExperienceConfig) -> None:
+    """Right after a weight sync sampler and trainer must agree; where not, the sampler has stale or other weights."""
+    gap = metrics.get("train/sampler_gap", 0.0)
+    if gap > cfg.sync_tolerance:
+        raise StageFailed(
+            f"sampler and trainer log-probs differ by {gap:.2e} a token after a weight sync "
+            f"(sync_tolerance={cfg.sync_tolerance:g}): the sampler does not run on the trainer's weights"
+        )
+
+
+def show_progress(latest: Metrics, step: int, cfg: ExperienceConfig, context: Context) -> None:
+    context.progress(
+        step,
+        cfg.steps,
+        reward=latest["reward/mean"],
+        accuracy=latest["rollout/accuracy"],
+        length=latest["length/mean"],
+        tokens_per_second=latest["rollout/tokens"] / max(latest["time/sample_seconds"], 1e-9),
+    )
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -6,8 +6,13 @@ in its own shuffled order, reshuffled each epoch: no problem comes twice before 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
+from pipeline.artifacts import StageFailed
+from stages.parts.data.problems import load_problems
+from stages.parts.experience.config import ExperienceConfig
 from stages.parts.rollouts.types import Problem
 
 Cursor = dict[str, int]  # suite -> problems drawn so far
@@ -22,6 +27,17 @@ def draw(pools: dict[str, list[Problem]], shares: dict[str, float], seed: int, c
         problems += [_at(pools[suite], (seed, index), first + offset) for offset in range(count)]
         cursor[suite] = first + count
     return [problems[place] for place in mix]
+
+
+def training_problems(cfg: ExperienceConfig, folder: Path) -> tuple[dict[str, list[Problem]], list[Problem]]:
+    """Training problems by suite, and the dev problems that the monitors answer."""
+    pools = {suite: load_problems(folder, "train", [suite]) for suite in cfg.suites}
+    if empty := [suite for suite, pool in pools.items() if not pool]:
+        raise StageFailed(f"suites {empty} have no training problems; leave them out of `suites`")
+    heldout = [
+        problem for suite in cfg.suites for problem in load_problems(folder, "dev", [suite])[: cfg.monitor_problems]
+    ]
+    return pools, heldout
 
 
 def _allot(shares: dict[str, float], n: int, already: int) -> dict[str, int]:

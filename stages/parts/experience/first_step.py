@@ -5,8 +5,8 @@ from __future__ import annotations
 from pipeline.tracking import Context, Metrics
 from stages.parts.data.audit import Row as AuditRow
 from stages.parts.data.audit import check_first_step
+from stages.parts.experience.collect import Row
 from stages.parts.policy.model import Policy
-from stages.rl.experience import Row
 
 
 def look_at_first_rollout(rows: list[Row], policy: Policy, context: Context) -> Metrics:

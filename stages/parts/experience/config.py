@@ -1,0 +1,67 @@
+"""What every kind that learns from its own samples has in common, as configuration. Importable without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import II
+
+from pipeline.artifacts import Fault
+from pipeline.config import not_in_fingerprint
+from stages.parts.losses.config import LengthRules
+from stages.parts.policy.config import TrainedStageConfig
+from stages.parts.verifiers.config import RewardConfig
+
+
+@dataclass
+class ExperienceConfig(TrainedStageConfig):
+    """Problems, sampling, reward and monitors of a stage that samples and updates in turn."""
+
+    suites: dict[str, float] = field(default_factory=lambda: {"reasoning": 1.0})  # suite -> share of the prompts
+    prompts_per_step: int = 32  # prompts that one optimizer step sees
+    G: int = II("G")  # responses a prompt
+    updates_per_rollout: int = 2  # a rollout samples prompts_per_step x updates_per_rollout prompts
+    epochs_per_rollout: int = 1  # passes over the mini-batches of a rollout
+    max_response_tokens: int = 128
+    temperature: float = 1.0  # of sampling and of scoring
+    top_p: float = 1.0
+    top_k: int = 0
+    algorithm: LengthRules = field(default_factory=LengthRules)  # each kind has its own
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    monitor_every_steps: int = not_in_fingerprint(20)  # held-out (dev) accuracy and behaviour
+    monitor_problems: int = not_in_fingerprint(128)
+    sync_tolerance: float = not_in_fingerprint(1e-2)  # mean |old - sampler| log-prob after a weight sync
+
+    def faults(self) -> list[Fault]:
+        faults = super().faults()
+        for key in ("prompts_per_step", "updates_per_rollout", "epochs_per_rollout", "max_response_tokens"):
+            if getattr(self, key) < 1:
+                faults.append(Fault(key, f"is {getattr(self, key)}", "write 1 or more"))
+        if not self.suites or any(share <= 0 for share in self.suites.values()):
+            faults.append(Fault("suites", f"is {self.suites}", "give every suite a positive share, {reasoning: 1.0}"))
+        if not 0 < self.top_p <= 1:
+            faults.append(Fault("top_p", f"is {self.top_p}", "write a share in (0, 1]"))
+        faults += [Fault(f"algorithm.{f.key}", f.problem, f.remedy) for f in self.algorithm.faults()]
+        faults += [Fault(f"reward.{f.key}", f.problem, f.remedy) for f in self.reward.faults()]
+        return faults
+
+
+def sampled_tokens(cfg: ExperienceConfig) -> int:
+    """At most so many response tokens are sampled for training."""
+    return cfg.steps * cfg.prompts_per_step * cfg.G * cfg.max_response_tokens // max(cfg.epochs_per_rollout, 1)
+
+
+def input_faults(cfg: ExperienceConfig, inputs: dict[str, dict[str, Any]]) -> list[Fault]:
+    """What does not fit the declared facts of the ports `policy` and `problems`; nothing where they are not known."""
+    suites = inputs["problems"].get("suites", {})
+    faults = [
+        Fault("suites", f"names '{suite}', the problems have {', '.join(sorted(suites))}", "write one of these")
+        for suite in cfg.suites
+        if suites and suite not in suites
+    ]
+    context = inputs["policy"].get("context_length")
+    if context is not None and cfg.max_response_tokens >= context:
+        problem = f"is {cfg.max_response_tokens}, the model's whole context is {context} tokens"
+        faults.append(Fault("max_response_tokens", problem, f"leave room for the prompt: write {context // 2}"))
+    return faults
