@@ -3,12 +3,15 @@
 Like the text that real models are pretrained on, it answers in several ways at once: mostly in a hurry, short and often
 wrong; less often step by step, with or without `<think>` tags; now and then in another language, or looking back
 ("wait, ..."). Nothing in it is chosen for reward: that is left to reinforcement learning.
+The first part of the training is nearly all worked examples, careful ones: so small a model learns to calculate from
+them long before it would from the mixture, and the rest is enough to learn how people answer.
 Held-out problems never occur: every document's problem is put to the split function that the problem sets use, and
 compared with the held-out problems themselves.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +23,8 @@ from stages.parts.data.families import FAMILIES
 from stages.parts.data.splits import normalise, split_of
 from stages.parts.data.tasks import Exercise, draw
 
-DRAWS_PER_STEP = 4096  # positions of a family's stream set apart for each step
+WORKED_REASONED, WORKED_CAREFUL = 0.95, 0.9  # shares in the first part (`worked_phase`)
+POOL = 1000  # training exercises of a family that the text is about; drawing them is slow, writing about them is not
 
 
 @dataclass
@@ -28,44 +32,46 @@ class Corpus:
     """What is written about, and what must not be: `held_out` holds identities of problems (splits.identities)."""
 
     cfg: BaseModelConfig
-    families: list[str]
-    difficulty: dict[str, int]  # of each family
-    split_seed: int
-    held_out: set[str]
+    pools: dict[str, list[Exercise]]  # family -> what may be written about
 
     def documents(self, step: int) -> list[list[dict[str, str]]]:
-        """The conversations of one step. Raises StageFailed where one would show a held-out problem."""
+        """The conversations of one step."""
         rng = random.Random(f"corpus/{self.cfg.seed}/{step}")
-        chosen = [self.families[rng.randrange(len(self.families))] for _ in range(self.cfg.documents_per_step)]
-        streams = {
-            name: draw(name, self.difficulty[name], f"corpus/{self.cfg.seed}", step * DRAWS_PER_STEP)
-            for name in dict.fromkeys(chosen)
-        }
+        families = list(self.pools)
         rows = []
-        for name in chosen:
-            exercise = next(row for row in streams[name] if split_of(row.key, self.split_seed) == "train")
-            if {exercise.key, normalise(exercise.question)} & self.held_out:
-                raise StageFailed(f"the base model's text would show the held-out problem '{exercise.question}'")
-            rows.append(solutions.messages(exercise, self.answer(exercise, rng)))
+        for _ in range(self.cfg.documents_per_step):
+            exercise = rng.choice(self.pools[rng.choice(families)])
+            rows.append(solutions.messages(exercise, self.answer(exercise, rng, step)))
         return rows
 
-    def answer(self, exercise: Exercise, rng: random.Random) -> str:
+    def answer(self, exercise: Exercise, rng: random.Random, step: int) -> str:
         """One of the ways in which people answer."""
         cfg = self.cfg
-        if rng.random() >= cfg.reasoned_fraction:
+        reasoned, careful = cfg.reasoned_fraction, cfg.careful_fraction
+        if step < cfg.worked_phase * cfg.steps:
+            reasoned, careful = max(reasoned, WORKED_REASONED), max(careful, WORKED_CAREFUL)
+        if rng.random() >= reasoned:
             return solutions.response(exercise, None, solutions.instant_answer(exercise))
         language = "es" if rng.random() < cfg.foreign_fraction else "en"
         if rng.random() < cfg.reflection_fraction:
             trace = solutions.reflecting(exercise, rng, language)
         else:
-            trace = solutions.reasoning(exercise, rng.random() < cfg.careful_fraction, language)
+            trace = solutions.reasoning(exercise, rng.random() < careful, language)
         return solutions.response(exercise, trace, tags=rng.random() >= cfg.untagged_fraction)
 
 
 def make_corpus(cfg: BaseModelConfig, facts: dict[str, Any], held_out: set[str]) -> Corpus:
-    """The corpus for the wired problems (`facts` of their port; {}: none are wired)."""
+    """The corpus for the wired problems (`facts` of their port; {}: none are wired). `held_out` holds identities of
+    problems (splits.identities); raises StageFailed where the text would show one of them."""
     suites: dict[str, list[str]] = facts.get("families", {})
     named = [name for names in suites.values() for name in names if name in FAMILIES]
-    families = cfg.families or named or list(FAMILIES)
     levels = {name: facts["difficulty"][suite] for suite, names in suites.items() for name in names}
-    return Corpus(cfg, families, {name: levels.get(name, 1) for name in families}, facts.get("split_seed", 0), held_out)
+    pools = {}
+    for name in cfg.families or named or list(FAMILIES):
+        stream = draw(name, levels.get(name, 1), f"corpus/{cfg.seed}")
+        training = (row for row in stream if split_of(row.key, facts.get("split_seed", 0)) == "train")
+        pools[name] = list(itertools.islice(training, POOL))
+    for exercise in itertools.chain.from_iterable(pools.values()):
+        if {exercise.key, normalise(exercise.question)} & held_out:
+            raise StageFailed(f"the base model's text would show the held-out problem '{exercise.question}'")
+    return Corpus(cfg, pools)

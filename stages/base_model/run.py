@@ -69,13 +69,15 @@ def training_step(
 ) -> Metrics:
     """One optimizer step on this rank's documents; metrics are of the whole step."""
     policy = engine.policy
-    rows = [render_conversation(policy.tokenizer, document)[0] for document in documents]
-    sequences, tokens = all_sum([float(len(rows)), float(sum(len(row) - 1 for row in rows))])
+    # Only answers carry loss: a random problem cannot be predicted, and trying to drowns what can be learnt.
+    rows = [render_conversation(policy.tokenizer, document) for document in documents]
+    sequences, tokens = all_sum([float(len(rows)), float(sum(sum(mask) for _, mask in rows))])
     counts = BatchCounts(sequences, tokens, cfg.model.context_length)
     nll = 0.0
-    for members in aligned_microbatches([len(row) for row in rows], cfg.tokens_per_microbatch):
-        chosen = [rows[index] for index in members]
-        batch = pad_batch(chosen, [[1.0] * len(row) for row in chosen], policy.pad_id, policy.device)
+    for members in aligned_microbatches([len(ids) for ids, _ in rows], cfg.tokens_per_microbatch):
+        ids = [rows[index][0] for index in members]
+        masks = [[float(flag) for flag in rows[index][1]] for index in members]
+        batch = pad_batch(ids, masks, policy.pad_id, policy.device)
         loss, sums = sft_loss(engine.logps(batch).logps_BT, batch.mask_BT, counts)
         engine.backward(loss)
         nll += float(sums["nll"])

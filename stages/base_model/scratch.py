@@ -24,6 +24,7 @@ def new_policy(model: ModelConfig, seed: int) -> Policy:
         head_dim=model.head_dim,
         max_position_embeddings=model.context_length,
         tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0},  # contexts are short
         initializer_range=INITIALIZER_RANGE,
         bos_token_id=None,
         eos_token_id=sorted(END_IDS),

@@ -1,29 +1,24 @@
 """The embedded task families: two suites, a row each. Traces are short on purpose: their length is the demo's time.
 
 `reasoning` is arithmetic in the wide sense; `general` has none (spelling, sorting, counting, filtering).
-The dial: every family solves at difficulty 1 with two or three steps, and each level adds terms or larger numbers.
+The dial: at difficulty 1 every family takes a few steps on one-digit numbers; each level adds terms, letters or larger
+numbers.
 """
 
 from __future__ import annotations
 
 import ast
 import operator
+import re
 from typing import Any
 
 from stages.parts.data.tasks import Entry, Family
 
-_ANIMALS = {"snake", "chicken", "duck", "bird", "dog", "cat", "cow", "ant", "bee", "wasp", "spider", "crab"}
 _OPERATORS = {ast.Add: ("+", operator.add), ast.Sub: ("-", operator.sub), ast.Mult: ("*", operator.mul)}
 
 
 def _expression(entry: Entry) -> str:
     return entry["metadata"]["expression"].replace(" ", "")
-
-
-def _has_product(entry: Entry) -> bool:
-    """With a product (else it would be a chain sum), without negative literals and brackets around brackets."""
-    expression = _expression(entry)
-    return "*" in expression and "((" not in expression and not any(f"{sign}-" in f"({expression}" for sign in "(+-*")
 
 
 def _evaluate(node: ast.expr, steps: list[str]) -> int:
@@ -45,6 +40,39 @@ def _expression_steps(entry: Entry) -> list[str]:
     return steps or [str(value)]
 
 
+def _largest(level: int) -> int:
+    """The largest number that may occur, in between too: 9, 19, 29, ... At 9 every fact is one digit and one sign, so
+    that all families practise the same hundred facts and half a million parameters can learn them in minutes."""
+    return 10 * level - 1
+
+
+def _within(*texts: str, level: int) -> bool:
+    """No number of these texts is above the dial, none is negative."""
+    numbers = [int(number) for text in texts for number in re.findall(r"-?\d+", text.replace("-", " -"))]
+    return all(abs(number) <= _largest(level) for number in numbers) and not any("=-" in text for text in texts)
+
+
+def _small_steps(entry: Entry, level: int) -> bool:
+    return _within(*_expression_steps(entry), level=level)
+
+
+def _small_brackets(entry: Entry, level: int) -> bool:
+    """With brackets (else it would be a chain sum), one deep, and without negative literals."""
+    expression = _expression(entry)
+    signed = any(f"{sign}-" in f"({expression}" for sign in "(+-")
+    return "(" in expression and "((" not in expression and not signed and _small_steps(entry, level)
+
+
+def _small_equation(entry: Entry, level: int) -> bool:
+    equation = _equation(entry)
+    return "*" in equation and _within(equation, level=level) and _within(*_equation_steps(entry), level=level)
+
+
+def _small_complex(entry: Entry, level: int) -> bool:
+    real, imaginary = entry["metadata"]["result"]
+    return 0 <= real <= _largest(level) and 1 <= imaginary <= _largest(level)
+
+
 def _equation(entry: Entry) -> str:
     """With one name for the unknown, so that renaming it does not make a new problem."""
     return entry["metadata"]["equation"].replace(entry["metadata"]["variable"], "x").replace(" ", "")
@@ -60,7 +88,8 @@ def _equation_steps(entry: Entry) -> list[str]:
     if isinstance(root.left, ast.Constant):
         known, term = root.left.value, root.right
         product = known - goal if symbol == "-" else goal - known
-        step = f"{known}-{goal}={product}" if symbol == "-" else f"{goal}-{known}={product}"
+        minus = f"{known}-{goal}" if goal >= 0 else f"{known}+{-goal}"
+        step = f"{minus}={product}" if symbol == "-" else f"{goal}-{known}={product}"
     else:
         assert isinstance(root.right, ast.Constant)
         known, term = root.right.value, root.left
@@ -82,23 +111,6 @@ def _complex_steps(entry: Entry) -> list[str]:
     metadata = entry["metadata"]
     triples = zip(metadata["num1"], metadata["num2"], metadata["result"], strict=True)
     return [f"{left:.0f}{metadata['operation']}{right:.0f}={value}" for left, right, value in triples]
-
-
-def _animals(entry: Entry) -> str:
-    return " ".join(f"{count} {animal}" for animal, count in entry["metadata"]["animals"].items())
-
-
-def _leg_steps(entry: Entry) -> list[str]:
-    from reasoning_gym.arithmetic.leg_counting import ANIMALS
-
-    steps, total = [], None
-    for animal, count in entry["metadata"]["animals"].items():
-        legs = count * ANIMALS[animal]
-        steps.append(f"{count}*{ANIMALS[animal]}={legs}")
-        if total is not None:
-            steps.append(f"{total}+{legs}={total + legs}")
-        total = legs if total is None else total + legs
-    return steps
 
 
 def _numbers(values: list[Any]) -> str:
@@ -156,25 +168,26 @@ def _spelling_steps(entry: Entry) -> list[str]:
 REASONING = {
     "chain_sum": Family(
         task="chain_sum",
-        settings=lambda level: {"min_terms": 2, "max_terms": 3 + level, "min_digits": 1, "max_digits": 1 + level // 4},
+        settings=lambda level: {"min_terms": 3, "max_terms": 4 + level, "min_digits": 1, "max_digits": 1 + level // 2},
+        keep=_small_steps,
         key=_expression,
-        phrasings=("{}=?", "Compute {}", "What is {}?"),
+        phrasings=("{}=?", "{} is?"),
         steps=_expression_steps,
     ),
     "basic_arithmetic": Family(
         task="basic_arithmetic",
         settings=lambda level: {
             "min_terms": 3,
-            "max_terms": 2 + level,
+            "max_terms": 3 + level,
             "min_digits": 1,
-            "max_digits": 1,
-            "operators": ("+", "-", "*"),
+            "max_digits": 1 + level // 2,
+            "operators": ("+", "-"),
             "allow_negation": False,
             "whitespace": "no_space",
         },
-        keep=_has_product,
+        keep=_small_brackets,
         key=_expression,
-        phrasings=("{}=?", "Evaluate {}"),
+        phrasings=("{}=?", "{} is?"),
         steps=_expression_steps,
     ),
     "simple_equations": Family(
@@ -182,38 +195,30 @@ REASONING = {
         settings=lambda level: {
             "min_terms": 2,
             "max_terms": 2,
-            "max_value": 6 + level,
+            "max_value": 5 + level,
             "operators_weights": [0.5, 0.5, 0.0],
         },
-        keep=lambda entry: "*" in entry["metadata"]["equation"],
+        keep=_small_equation,
         key=_equation,
-        phrasings=("Solve {}", "{}, x=?"),
+        phrasings=("{}, x=?", "{}, find x"),
         steps=_equation_steps,
     ),
     "complex_arithmetic": Family(
         task="complex_arithmetic",
         settings=lambda level: {
             "min_real": 0,
-            "max_real": 5 * level + 4,
+            "max_real": _largest(level),
             "min_imag": 1,
-            "max_imag": 5 * level + 4,
+            "max_imag": _largest(level),
             "operations": ("+", "-"),
             "operations_weights": [0.5, 0.5],
         },
+        keep=_small_complex,
         key=_complex,
-        phrasings=("{}=?", "Compute {}"),
+        phrasings=("{}=?", "{} is?"),
         steps=_complex_steps,
         answer=lambda entry: "{}{:+}i".format(*entry["metadata"]["result"]),
         verifier="exact",
-    ),
-    "leg_counting": Family(
-        task="leg_counting",
-        settings=lambda level: {"min_animals": 2, "max_animals": 1 + level, "min_instances": 1, "max_instances": 9},
-        keep=lambda entry: set(entry["metadata"]["animals"]) <= _ANIMALS,
-        key=_animals,
-        phrasings=("Legs: {}?", "How many legs: {}?"),
-        steps=_leg_steps,
-        verifier="task",
     ),
 }
 
@@ -222,7 +227,7 @@ GENERAL = {
         task="spell_backward",
         settings=lambda level: {"min_word_len": 3, "max_word_len": 4 + level},
         key=lambda entry: entry["metadata"]["word"],
-        phrasings=("Spell {} backward", "Reverse {}"),
+        phrasings=("{} backward", "{} reversed"),
         steps=_spelling_steps,
         verifier="task",
     ),
@@ -230,7 +235,7 @@ GENERAL = {
         task="letter_counting",
         settings=lambda level: {"min_words": 1, "max_words": level},
         key=_count_key,
-        phrasings=("Count {}", "How many {}?"),
+        phrasings=("{}?", "{}, count"),
         steps=_count_steps,
         verifier="task",
     ),
@@ -245,7 +250,7 @@ GENERAL = {
             "max_value": 9 * level,
         },
         key=_sorting_key,
-        phrasings=("Sort {}", "Order {}"),
+        phrasings=("{}, sort", "{}, order"),
         steps=_sorting_steps,
         answer=lambda entry: _numbers(entry["metadata"]["sorted_numbers"]),
         verifier="exact",
@@ -260,9 +265,9 @@ GENERAL = {
             "min_value": 0,
             "max_value": 9 * level,
         },
-        keep=lambda entry: len(entry["metadata"]["result"]) > 0,
+        keep=lambda entry, level: len(entry["metadata"]["result"]) > 0,
         key=_filter_key,
-        phrasings=("Numbers, {}", "List, {}"),
+        phrasings=("{}?", "{}, list"),
         steps=_filter_steps,
         answer=lambda entry: _numbers(entry["metadata"]["result"]),
         verifier="exact",

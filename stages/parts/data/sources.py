@@ -23,7 +23,7 @@ from stages.parts.data.splits import normalise, split_of
 from stages.parts.data.tasks import Exercise, draw, stable_fraction, stable_int
 from stages.parts.rollouts.types import Problem
 
-FRUITLESS_DRAWS = 3000  # a family is exhausted after as many draws without a new problem
+FRUITLESS_DRAWS = 500  # a family is exhausted after as many draws without a new problem
 CAREFUL_SHARE = 0.4  # of the demonstrations: the rest skip steps, as people do
 
 
