@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pipeline.artifacts import Artifact, StageFailed
 from pipeline.tracking import Context, Metrics
 from stages.distill.config import DistillConfig, vocabulary_faults
@@ -28,4 +26,4 @@ def run(cfg: DistillConfig, inputs: dict[str, Artifact], context: Context) -> Me
         encode_source(name, conversations, policy.tokenizer, cfg.max_tokens, cfg.over_length)
         for name, conversations in rows.items()
     ]
-    return train(cfg, policy, Path(inputs["student"].path), sources, context)
+    return train(cfg, policy, inputs["student"].path, sources, context)

@@ -45,13 +45,19 @@ from stages.parts.policy.train_engine import (
     whole_model,
 )
 
-deepspeed.utils.logger.setLevel("WARNING")  # its start-up says thirty lines a stage
+deepspeed.utils.logger.setLevel("ERROR")  # its start-up says thirty lines a stage
 warnings.filterwarnings("ignore", message="`torch.distributed", category=FutureWarning)  # DeepSpeed calls old names
+
+
+def zero_stage(cfg: TrainedStageConfig, dtype: torch.dtype) -> int:
+    """ZeRO-1 in bfloat16 runs as ZeRO-2: DeepSpeed has another optimizer for it, which lacks the float32 access that
+    checkpoints are made of. The result is the same, gradients take less memory."""
+    return 2 if cfg.engine.zero_stage == 1 and dtype == torch.bfloat16 else cfg.engine.zero_stage
 
 
 def deepspeed_config(cfg: TrainedStageConfig, world_size: int, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
     """DeepSpeed's JSON, all of it. Batch sizes in it count nothing here: micro-batches are made by tokens."""
-    stage = cfg.engine.zero_stage
+    stage = zero_stage(cfg, dtype)
     zero: dict[str, Any] = {"stage": stage, "overlap_comm": False}
     if cfg.engine.offload:
         zero["offload_optimizer"] = {"device": "cpu"}
@@ -77,9 +83,9 @@ class DeepSpeedEngine:
         prepare_model(policy, cfg)
         join_alone()
         self.policy, self.cfg = policy, cfg
-        self.stage = cfg.engine.zero_stage
-        self.sharded = self.stage == 3
         dtype = next(policy.model.parameters()).dtype
+        self.stage = zero_stage(cfg, dtype)
+        self.sharded = self.stage == 3
         if self.stage == 0 and dtype != torch.float32:
             raise StageFailed("engine.zero_stage=0 trains in float32 only: write engine=torch or engine=zero1")
         scorer = Scorer(policy.model)
@@ -220,7 +226,8 @@ def join_alone() -> None:
     os.environ.setdefault("LOCAL_RANK", "0")
     # On a CPU DeepSpeed would first compile a shared-memory all-reduce: 100 s, a C++ compiler, and a lock file that a
     # killed rank leaves behind for all later ones to wait on. gloo does the same work.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    if not torch.cuda.is_available():
+        deepspeed.ops.__compatible_ops__ = {}  # set, not changed: reading it would probe every op with the linker
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)

@@ -76,9 +76,9 @@ class Scorer(torch.nn.Module):
         rows = max(1, at_once // _vocabulary(self.model))
         if where_N.numel() <= rows:
             return score(hidden_NH, targets_N)
-        # Reentrant: its backward runs the head's forward hooks again, which ZeRO-3 needs to gather the weight.
+        # Not reentrant: the head's weight must get its gradient once, as a sum over chunks, or ZeRO-3 reduces it twice.
         parts = [
-            checkpoint(score, hidden_CH, targets_C, use_reentrant=True)
+            checkpoint(score, hidden_CH, targets_C, use_reentrant=False)
             for hidden_CH, targets_C in zip(hidden_NH.split(rows), targets_N.split(rows), strict=True)
         ]
         logps_N = torch.cat([logps for logps, _ in parts])

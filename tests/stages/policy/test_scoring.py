@@ -30,7 +30,7 @@ def policy():
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_logps_are_token_aligned(policy, temperature):
     batch = pad_batch(SEQUENCES, MASKS, 0, CPU)
-    logps_BT, _ = Scorer(policy.model)(batch, temperature, False)
+    logps_BT = Scorer(policy.model)(batch, temperature, False)[0]
     for row, (sequence, mask) in enumerate(zip(SEQUENCES, MASKS, strict=True)):
         expected = torch.tensor(plain_logps(policy.model, sequence, temperature)) * torch.tensor(mask)
         assert torch.allclose(logps_BT[row, : len(sequence)], expected, atol=1e-5)
@@ -66,7 +66,7 @@ def test_chunks_of_a_large_vocabulary_change_nothing(policy):
     scorer, results = Scorer(policy.model), []
     for at_once in (2**25, 264 * 3):  # everything; three positions at a time
         policy.model.zero_grad()
-        logps, entropy = scorer(batch, 0.9, True, at_once)
+        logps, entropy = scorer(batch, 0.9, True, at_once)[:2]
         (logps.sum() + 0.1 * entropy.sum()).backward()
         grads = [param.grad.clone() for param in policy.model.parameters()]
         results.append((logps.detach(), entropy.detach(), grads))
@@ -92,7 +92,7 @@ def test_never_more_than_a_chunk_of_logits(policy):
 
 def test_a_batch_of_nothing_has_a_gradient_of_zero(policy):
     for batch in (pad_batch([], [], 0, CPU), pad_batch([[5, 6, 7]], [[0.0, 0.0, 0.0]], 0, CPU)):
-        logps, _ = Scorer(policy.model)(batch, 1.0, False)
+        logps = Scorer(policy.model)(batch, 1.0, False)[0]
         assert not logps.any()
         logps.sum().backward()
         assert not policy.model.get_input_embeddings().weight.grad.any()
