@@ -85,7 +85,7 @@ def base_of(cfg: RunConfig, name: str) -> ModelConfig:
 def make_policy(base: ModelConfig, seed: int, cfg: TrainedStageConfig) -> Policy:
     if base.source == "scratch":
         return new_policy(base, seed)
-    return load_policy(Path(base.name_or_path), "float32", base.trust_remote_code)
+    return load_policy(Path(str(base.name_or_path)), "float32", base.trust_remote_code)
 
 
 def supervised_part(

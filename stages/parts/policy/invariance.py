@@ -137,7 +137,7 @@ def _engine(task: Task, split: Split, sgd: bool) -> TrainEngine:
 def _config(task: Task, split: Split, sgd: bool) -> Any:
     optimizer = task.cfg.optimizer
     optimizer = replace(optimizer, name="sgd", max_grad_norm=0.0, weight_decay=0.0) if sgd else optimizer
-    cfg = replace(
+    cfg: Any = replace(
         task.cfg,
         engine=EngineConfig(kind=split.engine, zero_stage=split.zero_stage),
         tokens_per_microbatch=split.tokens_per_microbatch,
