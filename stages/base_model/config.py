@@ -56,7 +56,7 @@ class BaseModelConfig(TrainedStageConfig):
     model: ModelConfig = II("model")
     documents_per_step: int = shared_by_ranks(64)
     families: list[str] = field(default_factory=list)  # of the generated text; empty: those of the problems
-    reasoned_fraction: float = 0.5  # documents that reason step by step; the rest answer at once
+    reasoned_fraction: float = 0.4  # documents that reason step by step; the rest answer at once
     reflection_fraction: float = 0.08  # reasoned documents that look back and check or correct themselves
     careful_fraction: float = 0.7  # reasoned documents that write every step; the rest skip to the last one
     untagged_fraction: float = 0.3  # reasoned documents without <think> tags

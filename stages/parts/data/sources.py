@@ -24,7 +24,7 @@ from stages.parts.data.tasks import Exercise, draw, stable_fraction, stable_int
 from stages.parts.rollouts.types import Problem
 
 FRUITLESS_DRAWS = 500  # a family is exhausted after as many draws without a new problem
-CAREFUL_SHARE = 0.4  # of the demonstrations: the rest skip steps, as people do
+CAREFUL_SHARE = 0.5  # of the demonstrations: the rest skip steps, as people do
 
 
 @dataclass
