@@ -23,6 +23,11 @@ def not_in_fingerprint(default: Any = dataclasses.MISSING, *, factory: Any = Non
     return field(default=default, metadata=metadata)
 
 
+def shared_by_ranks(default: int) -> Any:
+    """The size of a step's global batch: the ranks of a stage must divide it, which the plan checks."""
+    return field(default=default, metadata={"shared_by_ranks": True})
+
+
 def local_path() -> Any:
     """A field that may name a local file or folder, which then counts by its content in fingerprints. A value that is
     no path here (a hub name) counts as it is written."""
