@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import II
 
 from pipeline.artifacts import Fault
-from pipeline.config import not_in_fingerprint
+from pipeline.config import not_in_fingerprint, shared_by_ranks
 from stages.parts.losses.config import LengthRules
 from stages.parts.policy.config import TrainedStageConfig
 from stages.parts.verifiers.config import RewardConfig
@@ -19,7 +19,7 @@ class ExperienceConfig(TrainedStageConfig):
     """Problems, sampling, reward and monitors of a stage that samples and updates in turn."""
 
     suites: dict[str, float] = field(default_factory=lambda: {"reasoning": 1.0})  # suite -> share of the prompts
-    prompts_per_step: int = 32  # prompts that one optimizer step sees
+    prompts_per_step: int = shared_by_ranks(32)  # prompts that one optimizer step sees
     G: int = II("G")  # responses a prompt
     updates_per_rollout: int = 2  # a rollout samples prompts_per_step x updates_per_rollout prompts
     epochs_per_rollout: int = 1  # passes over the mini-batches of a rollout
