@@ -38,6 +38,8 @@ class Row:
     trained: bool = True  # carries loss: judged, not filtered
     old_logps: list[float] | None = None  # the trainer's, at rollout time
     reference_logps: list[float] | None = None
+    old_values: list[float] | None = None  # a critic's, at rollout time
+    returns: list[float] | None = None  # what the critic learns to expect
 
     @property
     def length(self) -> int:

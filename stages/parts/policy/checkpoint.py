@@ -12,7 +12,7 @@ import os
 import random
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -21,15 +21,22 @@ from torch import Tensor
 from pipeline.artifacts import StageFailed
 from pipeline.tracking import Context
 from stages.parts.policy.distributed import barrier, gather_objects
-from stages.parts.policy.train_engine import TrainEngine
 
 KEPT = 2
 MANIFEST = "checkpoint.json"
 TENSORS = "stage.safetensors"
 
 
+class Restorable(Protocol):
+    """A train engine, or several under one name. All ranks call together."""
+
+    def save(self, folder: Path) -> None: ...
+
+    def load(self, folder: Path) -> None: ...
+
+
 def save_checkpoint(
-    context: Context, step: int, engine: TrainEngine, state: dict[str, Any], tensors: dict[str, Tensor] | None = None
+    context: Context, step: int, engine: Restorable, state: dict[str, Any], tensors: dict[str, Tensor] | None = None
 ) -> None:
     """After `step` optimizer steps. `state` is JSON-able: data cursor, counters, rollout state; rank 0's is kept.
     `tensors`: weights of the stage beside the engine's (a reference that was reset), the same on every rank.
@@ -47,7 +54,7 @@ def save_checkpoint(
         save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, draft / TENSORS)
     torch.save(_rng_states(), draft / f"rng-{context.rank}.pt")
     barrier()
-    files = sorted(path.name for path in draft.iterdir())
+    files = sorted(str(path.relative_to(draft)) for path in draft.rglob("*") if path.is_file())
     mine = files[context.rank :: context.world_size]
     digests = dict(gather_objects([(name, _digest(draft / name)) for name in mine]))
     if context.is_main:
@@ -67,7 +74,7 @@ def save_checkpoint(
     barrier()
 
 
-def load_checkpoint(context: Context, engine: TrainEngine) -> tuple[int, dict[str, Any]] | None:
+def load_checkpoint(context: Context, engine: Restorable) -> tuple[int, dict[str, Any]] | None:
     """(step, state) of the newest undamaged checkpoint, loaded into `engine`; None where there is none.
 
     Cuts the metric files back to where they stood, restores RNG states (same number of ranks), and says what it did.

@@ -3,6 +3,7 @@
 Differs from the textbook in three places: positions whose mask is 0 never reach the head (prompts are most of a
 batch); the softmax is in float32 whatever the model computes in; and with a large vocabulary at most LOGITS_AT_ONCE
 logits exist at a time, recomputed in the backward pass (4 x 1,024 tokens x 151,936 would be 2.5 GB, three times).
+A model with a value head (value_head.py) also gives the value of the state that each token was chosen in.
 N: positions that are scored.
 """
 
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pipeline.artifacts import StageFailed
 from stages.parts.policy.batch import TokenBatch
 
 LOGITS_AT_ONCE = 2**25  # elements: 128 MiB of float32
@@ -26,6 +28,7 @@ class TokenStats:
 
     logps_BT: Tensor
     entropy_BT: Tensor | None  # nats, of the distribution that token t was drawn from
+    values_BT: Tensor | None = None  # V(tokens before t), of a model with a value head
 
 
 class Scorer(torch.nn.Module):
@@ -37,52 +40,61 @@ class Scorer(torch.nn.Module):
         self.model = model
         # Kept out of the module tree: the same modules must not be registered twice.
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self._parts = (base.get_decoder(), base.get_output_embeddings())
-        self.splits = _head_is_last(model, *self._parts)
+        head = base.get_output_embeddings()
+        self._parts = (base.get_decoder() if head is not None else base, head)  # no head: a critic, a body alone
+        self._value_head = (getattr(base, "value_head", None),)
+        self.splits = head is None or _head_is_last(model, *self._parts)
+        if self._value_head[0] is not None and not self.splits:
+            raise StageFailed("this architecture's logits need more than its last hidden state: write critic=separate")
 
     def forward(
         self, batch: TokenBatch, temperature: float, entropy: bool, logits_at_once: int = LOGITS_AT_ONCE
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         # Flat index into [B, T-1]: the predicting column stands one before the predicted token.
         where_N = batch.mask_BT[:, 1:].reshape(-1).nonzero().squeeze(1)
         nothing = where_N.numel() == 0
         if nothing:  # still one prediction, of weight 0: the collectives of the other ranks expect this rank
             where_N = torch.zeros(1, dtype=torch.long, device=batch.mask_BT.device)
         targets_N = batch.input_ids_BT[:, 1:].reshape(-1)[where_N]
-        logps_N, entropy_N = self._score(batch, where_N, targets_N, temperature, entropy, logits_at_once)
+        scores = self._score(batch, where_N, targets_N, temperature, entropy, logits_at_once)
         if nothing:
-            logps_N = logps_N * 0.0
-            entropy_N = entropy_N * 0.0 if entropy_N is not None else None
+            scores = tuple(score_N * 0.0 if score_N is not None else None for score_N in scores)
         # Tensors, not a dataclass: ZeRO-3 looks for them in what a module returns.
-        return _put(logps_N, where_N, batch.mask_BT), (
-            _put(entropy_N, where_N, batch.mask_BT) if entropy_N is not None else None
+        logps_BT, entropy_BT, values_BT = (
+            _put(score_N, where_N, batch.mask_BT) if score_N is not None else None for score_N in scores
         )
+        assert logps_BT is not None
+        return logps_BT, entropy_BT, values_BT
 
     def _score(
         self, batch: TokenBatch, where_N: Tensor, targets_N: Tensor, temperature: float, entropy: bool, at_once: int
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor | None, ...]:
+        """Log-probs, entropy, values of the N positions."""
         decoder, head = self._parts
         inputs = {"input_ids": batch.input_ids_BT, "use_cache": False}
         if batch.packed:  # restarting positions are how transformers knows packed rows; it keeps their attention apart
             inputs["position_ids"] = batch.position_ids_BT
         if not self.splits:
             logits_NV = _select(self.model(**inputs).logits, where_N)
-            return logps_of_logits(logits_NV, targets_N, temperature, entropy)
+            return *logps_of_logits(logits_NV, targets_N, temperature, entropy), None
         hidden_NH = _select(decoder(**inputs).last_hidden_state, where_N)
+        values_N = self._value_head[0](hidden_NH) if self._value_head[0] is not None else None
+        if head is None:
+            return torch.zeros(len(hidden_NH), device=hidden_NH.device), None, values_N
 
         def score(hidden_CH: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor | None]:
             return logps_of_logits(head(hidden_CH), targets_C, temperature, entropy)
 
         rows = max(1, at_once // _vocabulary(self.model))
         if where_N.numel() <= rows:
-            return score(hidden_NH, targets_N)
+            return *score(hidden_NH, targets_N), values_N
         # Not reentrant: the head's weight must get its gradient once, as a sum over chunks, or ZeRO-3 reduces it twice.
         parts = [
             checkpoint(score, hidden_CH, targets_C, use_reentrant=False)
             for hidden_CH, targets_C in zip(hidden_NH.split(rows), targets_N.split(rows), strict=True)
         ]
         logps_N = torch.cat([logps for logps, _ in parts])
-        return logps_N, torch.cat([part for _, part in parts]) if entropy else None
+        return logps_N, torch.cat([part for _, part in parts]) if entropy else None, values_N
 
 
 def logps_of_logits(
