@@ -29,6 +29,7 @@ from stages.parts.experience.order import Cursor, training_problems
 from stages.parts.experience.resume import experience_state, restored_experience
 from stages.parts.policy.checkpoint import checkpoint_tensors, load_checkpoint, save_checkpoint
 from stages.parts.policy.distributed import any_rank
+from stages.parts.policy.memory import PeakMemory
 from stages.parts.policy.model import load_policy, save_policy
 from stages.parts.policy.reference import Reference, load_reference
 from stages.parts.policy.schedule import learning_rate
@@ -52,6 +53,7 @@ class Progress:
 
 def run(cfg: RLConfig, inputs: dict[str, Artifact], context: Context) -> Metrics:
     """Train `policy` on `problems`; returns the metrics of the last step."""
+    memory = PeakMemory()
     policy = load_policy(inputs["policy"].path, cfg.dtype)
     engine = build_engine(policy, cfg, context)
     # Where the trainer's parameters are in pieces the sampler has a whole copy, refreshed once a rollout.
@@ -88,7 +90,9 @@ def run(cfg: RLConfig, inputs: dict[str, Artifact], context: Context) -> Metrics
     state = engine.full_state()
     if context.is_main:
         context.declare("model", **save_policy(context.output("model"), state, policy))
-    return progress.latest | {"train/steps": progress.step}
+    frozen = [(reference.policy.model, cfg.engine, False)] if reference is not None else []
+    needed = memory.metrics((policy.model, cfg.engine, True), *frozen)
+    return progress.latest | needed | {"train/steps": progress.step}
 
 
 def _one_update(progress: Progress, engine: TrainEngine, cfg: RLConfig, context: Context) -> Metrics:
