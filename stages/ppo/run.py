@@ -1,0 +1,153 @@
+"""The PPO loop: generate -> score -> values and advantages -> batches -> update -> sync -> log -> checkpoint.
+
+Differs from stages/rl in what lies between score and update (update.py), and in that two models may be trained. A
+checkpoint holds both with their optimizers, and the rollout in use with its values and returns.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pipeline.artifacts import Artifact, Interrupted
+from pipeline.tracking import Context, Metrics
+from stages.parts.experience.collect import Experience, collect
+from stages.parts.experience.first_step import look_at_first_rollout
+from stages.parts.experience.monitors import (
+    check_sync,
+    heldout_metrics,
+    monitor_now,
+    rollout_metrics,
+    sample_rows,
+    show_progress,
+)
+from stages.parts.experience.order import Cursor, training_problems
+from stages.parts.experience.resume import experience_state, restored_experience
+from stages.parts.policy.checkpoint import load_checkpoint, save_checkpoint
+from stages.parts.policy.config import LoRAConfig
+from stages.parts.policy.distributed import any_rank
+from stages.parts.policy.memory import PeakMemory
+from stages.parts.policy.model import Policy, load_policy, save_policy
+from stages.parts.policy.reference import load_reference
+from stages.parts.policy.schedule import learning_rate
+from stages.parts.policy.train_engine import build_engine
+from stages.parts.policy.value_head import add_value_head, load_critic, without_value_head
+from stages.parts.rollouts.engine import transformers_engine
+from stages.ppo.config import PPOConfig
+from stages.ppo.update import Learners, assign_advantages, score_rollout, update
+
+
+@dataclass
+class Progress:
+    """Everything that a resumed stage needs beside weights and optimizers."""
+
+    step: int = 0  # optimizer steps done
+    cursor: Cursor = field(default_factory=dict)  # problems drawn a suite
+    experience: Experience | None = None  # the rollout in use
+    position: int = 0  # updates of it that are done
+    latest: Metrics = field(default_factory=dict)  # the last value of every metric
+
+
+def run(cfg: PPOConfig, inputs: dict[str, Artifact], context: Context) -> Metrics:
+    """Train `policy` on `problems`; returns the metrics of the last step. The critic is thrown away."""
+    memory, path = PeakMemory(), inputs["policy"].path
+    policy = load_policy(path, cfg.dtype)
+    learners = build_learners(policy, cfg, inputs, context)
+    engine = learners.policy
+    # Where the trainer's parameters are in pieces the sampler has a whole copy, refreshed once a rollout.
+    sampler = transformers_engine(load_policy(path, cfg.dtype) if engine.sharded else policy)
+    reference = load_reference(path, cfg, context) if cfg.algorithm.beta > 0 else None
+    pools, heldout = training_problems(cfg, inputs["problems"].path)
+    progress = _resume(context, learners)
+    while progress.step < cfg.steps:
+        clock, metrics = time.monotonic(), {}
+        if progress.experience is None:
+            if engine.sharded:
+                sampler.load_weights(without_value_head(engine.full_state()))
+            if monitor_now(progress.step, cfg):
+                metrics |= heldout_metrics(sampler, policy, heldout, cfg, context, progress.step)
+            start = time.monotonic()
+            experience = collect(sampler, policy, pools, progress.cursor, cfg, context, progress.step)
+            metrics |= rollout_metrics(experience) | {"time/sample_seconds": time.monotonic() - start}
+            score_rollout(experience, learners, reference, cfg)
+            metrics |= assign_advantages(experience, cfg)
+            if progress.step == 0:
+                metrics |= look_at_first_rollout(experience.rows, policy, context)
+            context.samples(progress.step, sample_rows(experience.rows, 4))
+            progress.experience, progress.position = experience, 0
+        metrics |= _one_update(progress, learners, cfg)
+        metrics["time/step_seconds"] = time.monotonic() - clock
+        context.log(progress.step, metrics)
+        progress.latest |= metrics
+        show_progress(progress.latest, progress.step, cfg, context)
+        _after_update(progress, learners, cfg, context)
+    state = without_value_head(engine.full_state())
+    if engine.sharded:
+        sampler.load_weights(state)
+    progress.latest |= heldout_metrics(sampler, policy, heldout, cfg, context, progress.step)
+    if context.is_main:
+        context.declare("model", **save_policy(context.output("model"), state, policy))
+    held = [(policy.model, cfg.engine, True)]
+    if learners.critic is not None:
+        held.append((learners.critic.policy.model, cfg.engine, True))
+    if reference is not None:
+        held.append((reference.policy.model, cfg.engine, False))
+    return progress.latest | memory.metrics(*held) | {"train/steps": progress.step}
+
+
+def build_learners(policy: Policy, cfg: PPOConfig, inputs: dict[str, Artifact], context: Context) -> Learners:
+    """The policy's engine, and the critic's beside it or its head on the policy."""
+    if cfg.critic == "head":
+        add_value_head(policy.model)
+        return Learners(build_engine(policy, cfg, context), None)
+    body = load_critic(inputs["policy"].path, cfg.dtype)
+    return Learners(build_engine(policy, cfg, context), build_engine(body, critic_config(cfg), context))
+
+
+def critic_config(cfg: PPOConfig) -> PPOConfig:
+    """The critic's own rate on the policy's schedule; all of its parameters are trained."""
+    return replace(cfg, learning_rate=cfg.critic_learning_rate, lora=LoRAConfig())
+
+
+def _one_update(progress: Progress, learners: Learners, cfg: PPOConfig) -> Metrics:
+    """One optimizer step on the next mini-batch of the rollout in use."""
+    experience = progress.experience
+    assert experience is not None
+    groups = set(experience.minibatches[progress.position % len(experience.minibatches)])
+    rows = [row for row in experience.rows if row.group in groups]
+    rate = learning_rate(progress.step, cfg)
+    metrics = update(rows, learners, cfg, rate, learning_rate(progress.step, critic_config(cfg)))
+    if progress.position == 0:
+        check_sync(metrics, cfg)
+    progress.step += 1
+    progress.position += 1
+    return metrics | {"train/learning_rate": rate}
+
+
+def _after_update(progress: Progress, learners: Learners, cfg: PPOConfig, context: Context) -> None:
+    """End of a rollout, checkpoint, stop request."""
+    experience = progress.experience
+    assert experience is not None
+    if progress.position == len(experience.minibatches) * cfg.epochs_per_rollout:
+        progress.experience = None
+    stop = any_rank(context.stop.is_set())
+    if stop or (progress.step % cfg.save_every_steps == 0 and progress.step < cfg.steps):
+        save_checkpoint(context, progress.step, learners, _state(progress))
+    if stop:
+        raise Interrupted(f"stopped after step {progress.step} of {cfg.steps}, checkpoint written")
+
+
+def _state(progress: Progress) -> dict[str, Any]:
+    """Progress as JSON; the rollout in use goes with it."""
+    kept: dict[str, Any] = {name: getattr(progress, name) for name in ("cursor", "position", "latest")}
+    return kept | {"experience": experience_state(progress.experience)}
+
+
+def _resume(context: Context, learners: Learners) -> Progress:
+    found = load_checkpoint(context, learners)
+    if found is None:
+        return Progress()
+    step, state = found
+    experience = restored_experience(state["experience"], context)
+    return Progress(step, state["cursor"], experience, state["position"], state["latest"])

@@ -1,0 +1,133 @@
+"""The PPO stage on a small real model: it learns, resumes to the bit, and hands on a language model alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipeline.artifacts import Artifact, Interrupted
+from pipeline.config import EngineConfig
+from pipeline.tracking import Context
+from stages.parts.policy.model import load_policy
+from stages.parts.verifiers.config import RewardConfig
+from stages.ppo.config import PPOAlgorithmConfig, PPOConfig
+from stages.ppo.run import run
+from tests.stages.digits import digit_inputs
+
+ALGORITHM = PPOAlgorithmConfig(beta=0.01, epsilon=0.2)
+CONFIG = PPOConfig(
+    seed=0,
+    steps=4,
+    prompts_per_step=4,
+    G=2,
+    updates_per_rollout=2,
+    max_response_tokens=6,
+    learning_rate=1e-3,
+    critic_learning_rate=3e-3,
+    tokens_per_microbatch=200,
+    algorithm=ALGORITHM,
+    reward=RewardConfig(accuracy=1.0, require_box=False),
+    monitor_every_steps=2,
+    monitor_problems=4,
+)
+VARIANTS = {
+    "separate": CONFIG,
+    "head": replace(CONFIG, critic="head"),
+    "one response": replace(CONFIG, G=1, epochs_per_rollout=2, algorithm=replace(ALGORITHM, beta=0.0)),
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory) -> dict[str, Artifact]:
+    return digit_inputs(tmp_path_factory.mktemp("ppo"))
+
+
+def context(folder: Path, stop: bool = False) -> Context:
+    folder.mkdir(parents=True, exist_ok=True)
+    made = Context(stage="reasoning_ppo", workdir=folder, seed=0)
+    if stop:
+        made.stop.set()
+    return made
+
+
+def records(folder: Path) -> list[dict]:
+    """Metric lines without clock values."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if not key.startswith("time/")} for line in lines]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model" / "model.safetensors")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_trains_and_resumes_to_the_bit(variant, inputs, tmp_path):
+    """Stopped after each of the four steps, also inside a rollout and inside its second epoch."""
+    cfg = VARIANTS[variant]
+    metrics = run(cfg, inputs, context(tmp_path / "whole"))
+    for _ in range(4):
+        with pytest.raises(Interrupted):
+            run(cfg, inputs, context(tmp_path / "stopped", stop=True))
+    run(cfg, inputs, context(tmp_path / "stopped"))
+    assert records(tmp_path / "stopped") == records(tmp_path / "whole")
+    before = load_file(inputs["policy"].path / "model.safetensors")
+    after, again = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
+    assert set(after) == set(again) == set(before)  # the critic stays behind
+    assert all(torch.equal(again[name], tensor) for name, tensor in after.items())
+    assert any(not torch.equal(before[name], tensor) for name, tensor in after.items())
+    lines = records(tmp_path / "whole")
+    for key in ("train/loss", "train/grad_norm", "train/entropy", "critic/loss", "critic/clipped"):
+        assert all(math.isfinite(line[key]) for line in lines), key
+    assert lines[0]["train/ratio"] == pytest.approx(1.0, abs=1e-6)
+    assert lines[0]["critic/value"] == 0.0  # a fresh critic expects nothing
+    assert lines[0]["critic/clipped"] == 0.0
+    assert lines[1]["train/ratio"] != pytest.approx(1.0, abs=1e-6)  # the second update of the rollout is off-policy
+    rollouts = [line for line in lines if "critic/explained_variance" in line]
+    assert len(rollouts) == 4 // (2 * cfg.epochs_per_rollout)
+    if cfg.algorithm.beta > 0:
+        assert rollouts[0]["reward/kl"] == pytest.approx(0.0, abs=1e-6)  # the reference is the stage's own input
+    assert metrics["memory/peak_bytes"] >= 0
+    assert metrics["memory/state_bytes"] > 0
+
+
+def test_states_of_a_critic_and_of_a_reference_are_counted(inputs, tmp_path):
+    """float32: 16 bytes a trained parameter, 4 a frozen one."""
+    policy = load_policy(inputs["policy"].path)
+    trained = sum(param.numel() for param in policy.model.parameters())
+    steps = replace(CONFIG, steps=1, updates_per_rollout=1)
+    needed = run(steps, inputs, context(tmp_path / "separate"))["memory/state_bytes"]
+    assert needed == 16 * trained + 16 * (trained + 33) + 4 * trained  # tied embeddings: the body is the model
+    alone = replace(steps, critic="head", algorithm=replace(ALGORITHM, beta=0.0))
+    assert run(alone, inputs, context(tmp_path / "head"))["memory/state_bytes"] == 16 * (trained + 33)
+
+
+def test_it_learns_what_a_digit_is_worth(inputs, tmp_path):
+    """Right digits become more frequent, and the critic less wrong about what is to come."""
+    cfg = replace(
+        CONFIG, steps=24, prompts_per_step=8, G=4, learning_rate=2e-3, algorithm=replace(ALGORITHM, beta=0.0),
+        monitor_every_steps=100,
+    )  # fmt: skip
+    run(cfg, inputs, context(tmp_path))
+    rollouts = [line for line in records(tmp_path) if "critic/explained_variance" in line]
+    early = sum(line["reward/mean"] for line in rollouts[:3]) / 3
+    late = sum(line["reward/mean"] for line in rollouts[-3:]) / 3
+    assert late > early + 0.05
+    assert abs(rollouts[-1]["critic/bias"]) < abs(rollouts[0]["critic/bias"])
+
+
+@pytest.mark.parametrize("critic", ["separate", "head"])
+def test_deepspeed_computes_the_same(critic, inputs, tmp_path):
+    pytest.importorskip("deepspeed")
+    cfg = replace(CONFIG, steps=2, critic=critic)
+    run(cfg, inputs, context(tmp_path / "torch"))
+    run(replace(cfg, engine=EngineConfig("deepspeed", 3)), inputs, context(tmp_path / "zero3"))
+    for plain, zero in zip(records(tmp_path / "torch"), records(tmp_path / "zero3"), strict=True):
+        for key in ("train/grad_norm", "critic/loss", "reward/mean"):
+            if key in plain:
+                assert zero[key] == pytest.approx(plain[key], rel=1e-3), key
