@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 from pipeline.artifacts import Fault
 from pipeline.config import EngineConfig, RunConfig, StageConfig
+from pipeline.hosts import host_faults, machines, spread_faults
 from pipeline.messages import suggest
 from pipeline.plan_types import PlannedStage
 from pipeline.provenance import hardware
+from pipeline.sources import model_folder_fault
+from pipeline.store import entry_path, partial_path, unfinished
 from pipeline.wiring import EVAL
 
 SHARED = ("data", "general_data", "model", "student")  # nodes at the root that stages read whole
@@ -48,7 +52,7 @@ def run_faults(cfg: RunConfig, names: list[str]) -> list[Fault]:
         faults.append(Fault("launcher.num_ranks", f"is {cfg.launcher.num_ranks}", "write at least 1"))
     if not cfg.stages:
         faults.append(Fault("stages", "there is nothing to run", "leave some stages in"))
-    return faults
+    return faults + host_faults(cfg.launcher)
 
 
 def config_faults(name: str, stage: StageConfig, cfg: RunConfig) -> list[Fault]:
@@ -87,14 +91,54 @@ def machine_faults(planned: PlannedStage, cfg: RunConfig, warnings: list[str]) -
                     "launcher", f"inline cannot run DeepSpeed, which {planned.name} asks for", "choose launcher=local"
                 )
             ]
-    if launcher.kind != "local":
-        return []
+    faults = batch_faults(planned, key)
+    if launcher.kind == "slurm" or len(machines(launcher)) > 1:
+        return faults + spread_faults(launcher, key, planned.ranks)  # of hardware that is not in sight
     if machine["gpus"] and planned.ranks > machine["gpus"]:
-        return [Fault(key, f"is {planned.ranks}, there are {machine['gpus']} GPUs", f"write {key}={machine['gpus']}")]
+        problem = f"is {planned.ranks}, there are {machine['gpus']} GPUs"
+        return [*faults, Fault(key, problem, f"write {key}={machine['gpus']}")]
     warning = f"{key}: {planned.ranks} ranks share {machine['cores']} cores, which is slower than one rank a core"
     if planned.ranks > machine["cores"] and warning not in warnings:
         warnings.append(warning)
-    return []
+    return faults
+
+
+def batch_faults(planned: PlannedStage, key: str) -> list[Fault]:
+    """Every rank takes the same share of a step's batch (fields marked `shared_by_ranks`)."""
+    faults = []
+    for item in dataclasses.fields(planned.cfg):
+        if "shared_by_ranks" not in item.metadata or item.name in planned.outline.inert:
+            continue
+        value, ranks = getattr(planned.cfg, item.name), planned.ranks
+        if value > 0 and value % ranks:
+            fitting = [str(n) for n in (value // ranks * ranks, (value // ranks + 1) * ranks) if n]
+            problem = f"is {value}, which {ranks} ranks do not share evenly"
+            remedy = f"write {' or '.join(fitting)}, or {key}={largest_divisor(value, ranks)}"
+            faults.append(Fault(f"stages.{planned.name}.{item.name}", problem, remedy))
+    return faults
+
+
+def largest_divisor(number: int, most: int) -> int:
+    return next(divisor for divisor in range(most, 0, -1) if number % divisor == 0)
+
+
+def store_faults(planned: PlannedStage, store: Path) -> list[Fault]:
+    """What lies in the store under a stage's name and cannot be used: checkpoints that another recipe wrote (copied
+    there by hand), and a cached adapter whose base is gone."""
+    if planned.cached:
+        entry, faults = entry_path(store, planned.kind, planned.fingerprint), []
+        for port in planned.outline.outputs:
+            is_adapter = (entry / port / "adapter_config.json").exists()
+            if is_adapter and (fault := model_folder_fault(entry / port)):
+                remedy = f"force=[{planned.name}] makes it again, or bring the base back"
+                faults.append(Fault(f"stages.{planned.name}", fault.problem, remedy))
+        return faults
+    begun = unfinished(store, planned.kind, planned.fingerprint)
+    if begun is None or begun[1] == planned.fingerprint:
+        return []
+    folder = partial_path(store, planned.kind, planned.fingerprint)
+    problem = f"the checkpoints in {folder} are of another recipe ({planned.kind}-{begun[1]})"
+    return [Fault(f"stages.{planned.name}", problem, "remove that folder: then the stage starts anew")]
 
 
 def inert_knobs(cfg: RunConfig, stages: list[PlannedStage], overrides: list[str]) -> list[str]:

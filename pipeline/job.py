@@ -41,6 +41,7 @@ class Job:
     ranks: int
     threads: int
     inputs: dict[str, dict[str, Any]]  # port -> fields of Artifact
+    fingerprint: str = ""  # of the recipe that the checkpoints beside this file belong to
     seconds_before: float = 0.0  # spent by earlier, interrupted attempts
 
     @property
@@ -63,6 +64,7 @@ def write_job(folder: Path, planned: PlannedStage, inputs: dict[str, Artifact], 
         seed=planned.cfg.seed,
         ranks=planned.ranks,
         threads=planned.threads,
+        fingerprint=planned.fingerprint,
         inputs={port: {**dataclasses.asdict(one), "path": str(one.path.resolve())} for port, one in inputs.items()},
         seconds_before=seconds_before,
     )

@@ -25,7 +25,7 @@ from pipeline.forkserver import shared_server
 from pipeline.job import DISK_FULL, INTERRUPTED
 from pipeline.plan_types import PlannedStage
 from pipeline.provenance import visible_devices
-from pipeline.worker import Place, run_rank
+from pipeline.worker import OUT_OF_MEMORY_REMEDY, Place, run_rank
 
 STRAGGLER_SECONDS = 60.0  # for the other ranks to end, once one was interrupted
 DISK_FULL_MESSAGE = "the disk is full: free some space and run again"
@@ -183,7 +183,7 @@ def outcome_of(folder: Path, statuses: dict[int, int], first: int | None) -> Out
     if status == DISK_FULL:
         return Outcome("failed", where + DISK_FULL_MESSAGE)
     name = signal.Signals(-status).name if status < 0 else f"status {status}"
-    hint = " (out of memory?)" if status == -signal.SIGKILL else ""
+    hint = f"; where that was for want of memory: {OUT_OF_MEMORY_REMEDY}" if status == -signal.SIGKILL else ""
     return Outcome("failed", f"{where}the process was ended by {name}{hint}" if status < 0 else f"{where}exit {name}")
 
 

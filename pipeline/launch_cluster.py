@@ -13,7 +13,6 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config import LauncherConfig
+from pipeline.hosts import local_names, per_machine, used_machines
 from pipeline.launch import DISK_FULL_MESSAGE, Outcome, Stop, free_port
 from pipeline.plan_types import PlannedStage
 from pipeline.worker import ROOT, die_with_parent
@@ -33,27 +33,28 @@ def torchrun_commands(cfg: LauncherConfig, folder: Path, ranks: int) -> list[lis
     """One command a machine; those for other machines go through ssh, whose end hangs up on them."""
     base = [sys.executable, "-m", "torch.distributed.run", "--max-restarts=0"]
     worker = ["--module", "pipeline.worker", str(folder)]
-    if len(cfg.hosts) < 2:
+    hosts = used_machines(cfg, ranks)
+    if hosts[0] in local_names() and len(hosts) == 1:
         return [[*base, "--standalone", "--nnodes=1", f"--nproc-per-node={ranks}", *worker]]
     port = cfg.options.get("port", PORT)
     rendezvous = [
-        f"--nnodes={len(cfg.hosts)}",
-        f"--nproc-per-node={per_machine(ranks, len(cfg.hosts))}",
+        f"--nnodes={len(hosts)}",
+        f"--nproc-per-node={per_machine(ranks, len(hosts))}",
         "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={cfg.hosts[0]}:{port}",
+        f"--rdzv-endpoint={hosts[0]}:{port}",
         f"--rdzv-id={folder.name}",
     ]
     command = [*base, *rendezvous, *worker]
     remote = f"cd {shlex.quote(str(ROOT))} && PYTHONHASHSEED=0 exec {shlex.join(command)}"
-    here = {"localhost", "127.0.0.1", socket.gethostname()}
-    return [command if host in here else ["ssh", "-tt", "-o", "BatchMode=yes", host, remote] for host in cfg.hosts]
+    return [command if host in local_names() else ["ssh", "-tt", "-o", "BatchMode=yes", host, remote] for host in hosts]
 
 
 def deepspeed_command(cfg: LauncherConfig, folder: Path, ranks: int) -> list[str]:
     """With a hostfile (ours, made of launcher.hosts, or the user's), else on this machine."""
     machines = ["--num_gpus", str(ranks)]
     if cfg.hostfile is not None:
-        machines = ["--hostfile", cfg.hostfile]
+        nodes = len(used_machines(cfg, ranks))
+        machines = ["--hostfile", cfg.hostfile, "--num_nodes", str(nodes), "--num_gpus", str(ranks // nodes)]
     elif cfg.hosts:
         machines = ["--hostfile", str(folder / "hostfile")]
     alone = free_port() if machines[0] == "--num_gpus" else PORT
@@ -71,13 +72,13 @@ def deepspeed_command(cfg: LauncherConfig, folder: Path, ranks: int) -> list[str
 
 
 def hostfile_text(cfg: LauncherConfig, ranks: int) -> str:
-    slots = per_machine(ranks, len(cfg.hosts))
-    return "".join(f"{host} slots={slots}\n" for host in cfg.hosts)
+    hosts = used_machines(cfg, ranks)
+    return "".join(f"{host} slots={per_machine(ranks, len(hosts))}\n" for host in hosts)
 
 
 def slurm_script(cfg: LauncherConfig, folder: Path, ranks: int, threads: int) -> str:
     """For an allocation that exists (salloc) or for sbatch, which reads the #SBATCH lines: launcher.options."""
-    nodes = int(cfg.options.get("nodes", len(cfg.hosts) or 1))
+    nodes = len(used_machines(cfg, ranks))
     options = {key: value for key, value in cfg.options.items() if key not in ("nodes", "port")}
     shape = {"nodes": nodes, "ntasks": ranks, "ntasks-per-node": per_machine(ranks, nodes), "cpus-per-task": threads}
     header = [f"#SBATCH --{key.replace('_', '-')}={value}" for key, value in {**shape, **options}.items()]
@@ -95,13 +96,6 @@ def slurm_script(cfg: LauncherConfig, folder: Path, ranks: int, threads: int) ->
             "",
         ]
     )
-
-
-def per_machine(ranks: int, machines: int) -> int:
-    """Ranks a machine. Raises ValueError where they cannot be spread evenly (the plan refuses that before)."""
-    if ranks % machines:
-        raise ValueError(f"{ranks} ranks cannot be spread evenly over {machines} machines")
-    return ranks // machines
 
 
 @dataclass

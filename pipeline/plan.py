@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import Fault, Outline
-from pipeline.checks import as_written, config_faults, inert_knobs, machine_faults, run_faults
+from pipeline.checks import as_written, config_faults, inert_knobs, machine_faults, run_faults, store_faults
 from pipeline.config import LauncherConfig, RunConfig, StageConfig
 from pipeline.fingerprint import fingerprint
 from pipeline.kinds import Kind, kinds
@@ -26,7 +26,7 @@ from pipeline.messages import Refused
 from pipeline.plan_types import Plan, PlannedStage, Source
 from pipeline.provenance import hardware, source_digest
 from pipeline.sources import Digests
-from pipeline.store import is_current, read_manifest
+from pipeline.store import is_current, read_manifest, unfinished
 from pipeline.wiring import EVAL, Wiring, ancestors, wire
 
 MOST_PARALLEL = 2  # stages side by side, where the launcher does not say
@@ -48,6 +48,7 @@ def make_plan(cfg: RunConfig, overrides: list[str] | None = None) -> Plan:
         planned = _plan_stage(name, stages[name], wiring, plan, cfg, digests)
         planned.threads = threads(name, planned.ranks, before, cfg.launcher, parallel)
         faults += machine_faults(planned, cfg, plan.warnings)
+        faults += store_faults(planned, plan.store)
         faults += [as_written(name, planned.cfg, fault, cfg) for fault in planned.outline.faults]
         plan.stages.append(planned)
     plan.warnings += inert_knobs(cfg, plan.stages, overrides or [])
@@ -127,7 +128,8 @@ def _look_up(planned: PlannedStage, kind: Kind, plan: Plan, cfg: RunConfig) -> N
     makers = [plan.stage(s.stage) for s in planned.inputs.values() if s.stage in {one.name for one in plan.stages}]
     waiting = [maker.name for maker in makers if not maker.cached]
     if manifest is None:
-        planned.why = "new"
+        begun = unfinished(plan.store, planned.kind, planned.fingerprint)
+        planned.why = f"goes on from step {begun[0]}" if begun else "new"
         return
     planned.code_changed = manifest["source_digest"] != source_digest(f"stages.{kind.name}")
     if planned.forced:

@@ -88,9 +88,34 @@ def _from_folder(port: str, kind: str, wired: str, digests: Digests) -> Source |
         return Fault(
             "", f"'{path}' is a whole result", f"name one of its outputs: path:{path / (ports or ['PORT'])[0]}"
         )
+    if kind == "model" and (not sealed or sealed.get("adapter")) and (fault := model_folder_fault(path)):
+        return fault
     facts = {key: value for key, value in (sealed or {}).items() if key not in ("kind", "path", "digest")}
     digest = sealed["digest"] if sealed else digests.of(path)
     return Source(port, kind, wired, digest[:16], path=path, digest=digest, facts={"path": str(path), **facts})
+
+
+def model_folder_fault(path: Path) -> Fault | None:
+    """Why a folder cannot be loaded as a model, as far as its files tell (`key` is left for the caller)."""
+    if (path / "checkpoint.json").exists():
+        problem = f"'{path}' is a checkpoint from which an unfinished stage resumes, not a model"
+        return Fault("", problem, "run that stage to its end and name its output, STAGE.model or path:.../model")
+    if (path / "adapter_config.json").exists():
+        base = adapter_base(path)
+        if base is None:
+            return Fault("", f"'{path}' is an adapter that names no base", "add base_model_name_or_path to its config")
+        if not Path(base).exists() and (Path(base).is_absolute() or base.count("/") != 1):
+            problem = f"'{path}' is an adapter without its base: there is no '{base}'"
+            remedy = "bring the base back, or train with lora.merge=true, which needs none"
+            return Fault("", problem, remedy)
+    elif not (path / "config.json").exists():
+        return Fault("", f"'{path}' holds no model: it has no config.json", "name a folder that save_pretrained wrote")
+    return None
+
+
+def adapter_base(path: Path) -> str | None:
+    """The folder or hub name of the model that an adapter belongs to."""
+    return json.loads((path / "adapter_config.json").read_text()).get("base_model_name_or_path")
 
 
 def _sealed_output(path: Path) -> dict[str, Any] | None:

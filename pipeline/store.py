@@ -160,6 +160,16 @@ def _earlier_inputs(partial: Path) -> dict[str, str] | None:
     return {port: source["digest"] for port, source in json.loads(path.read_text())["inputs"].items()}
 
 
+def unfinished(store: Path, kind: str, fingerprint: str) -> tuple[int, str] | None:
+    """What a stage would resume from: the step of its newest checkpoint, and the fingerprint of the recipe that wrote
+    it; None where there is no checkpoint. For the plan, which only reads."""
+    partial = partial_path(store, kind, fingerprint)
+    steps = sorted(path.name for path in partial.glob("checkpoints/step-*"))
+    if not steps or not (partial / "job.json").exists():
+        return None
+    return int(steps[-1].removeprefix("step-")), json.loads((partial / "job.json").read_text())["fingerprint"]
+
+
 def clear_scratch(partial: Path, keep: tuple[str, ...] = ()) -> None:
     for path in [partial / name for name in SCRATCH] + sorted(partial.glob("failure-*.json")):
         if path.name not in keep:

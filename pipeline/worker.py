@@ -29,6 +29,10 @@ from pipeline.store import rank_at_work, write_json
 from pipeline.tracking import Context
 
 ROOT = Path(__file__).resolve().parent.parent
+OUT_OF_MEMORY_REMEDY = (
+    "lower tokens_per_microbatch where the stage trains (the result stays the same), max_response_tokens where it"
+    " samples, or take engine=zero3 on more ranks"
+)
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
@@ -119,14 +123,20 @@ def is_disk_full(error: BaseException) -> bool:
     return code in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Also torch's own errors on a CPU (its allocator says "can't allocate memory"), without knowing torch."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text
+
+
 def explain(error: Exception, folder: Path) -> str:
     """One line for the screen, with the remedy where there is one."""
     if is_disk_full(error):
         free = shutil.disk_usage(folder).free // 2**20
         return f"the disk is full ({free} MiB left for {folder.parent.parent}): free some space and run again"
-    if "out of memory" in str(error).lower() or isinstance(error, MemoryError):
-        first = str(error).splitlines()[0] if str(error) else "out of memory"
-        return f"out of memory: lower tokens_per_microbatch (it does not change the result). {first}"
+    if not isinstance(error, StageFailed) and is_out_of_memory(error):
+        first = str(error).splitlines()[0] if str(error) else ""
+        return f"out of memory: {OUT_OF_MEMORY_REMEDY}. {first}".strip()
     lines = str(error).strip().splitlines()
     line = lines[0] if lines else "no message"
     return line if isinstance(error, StageFailed) else f"{type(error).__name__}: {line}"

@@ -8,8 +8,6 @@ import sys
 import threading
 import time
 
-import pytest
-
 from pipeline.config import LauncherConfig
 from pipeline.job import write_job
 from pipeline.launch import Stop
@@ -17,7 +15,6 @@ from pipeline.launch_cluster import (
     ClusterLauncher,
     deepspeed_command,
     hostfile_text,
-    per_machine,
     slurm_script,
     torchrun_commands,
 )
@@ -40,6 +37,8 @@ def test_torchrun_on_several_machines_meets_at_the_first(tmp_path):
     assert there[:5] == ["ssh", "-tt", "-o", "BatchMode=yes", "node2"]
     assert there[5].startswith(f"cd {ROOT} && PYTHONHASHSEED=0 exec {sys.executable} -m torch.distributed.run")
     assert "--rdzv-endpoint=localhost:1234" in there[5]
+    (alone,) = torchrun_commands(cfg, tmp_path, 1)  # an evaluation
+    assert {"--standalone", "--nproc-per-node=1"} <= set(alone)
 
 
 def test_deepspeed_reads_a_hostfile(tmp_path):
@@ -47,8 +46,11 @@ def test_deepspeed_reads_a_hostfile(tmp_path):
     command = deepspeed_command(cfg, tmp_path, 16)
     assert command[command.index("--hostfile") + 1] == str(tmp_path / "hostfile")
     assert hostfile_text(cfg, 16) == "node1 slots=8\nnode2 slots=8\n"
-    cfg.hostfile = "/etc/hosts.deepspeed"
-    assert "/etc/hosts.deepspeed" in deepspeed_command(cfg, tmp_path, 16)
+    assert hostfile_text(cfg, 1) == "node1 slots=1\n"  # an evaluation
+    cfg.hostfile = str(tmp_path / "of_the_user")
+    (tmp_path / "of_the_user").write_text("node1 slots=8\nnode2 slots=8\n")
+    command = deepspeed_command(cfg, tmp_path, 8)
+    assert command[command.index("--hostfile") + 1 :][:5] == [cfg.hostfile, "--num_nodes", "2", "--num_gpus", "4"]
     assert "--num_gpus" in deepspeed_command(LauncherConfig(kind="deepspeed"), tmp_path, 2)
 
 
@@ -80,11 +82,6 @@ def test_outside_an_allocation_slurm_says_so(tmp_path):
     summary = json.loads((tmp_path / "runs/run/summary.json").read_text())
     assert summary["error"]["message"] == "srun is not here: run inside an allocation (salloc, sbatch)"
     assert "#SBATCH --ntasks=1" in (tmp_path / "runs/run/console.log").read_text()
-
-
-def test_ranks_that_cannot_be_spread_are_refused():
-    with pytest.raises(ValueError, match="3 ranks cannot be spread evenly over 2 machines"):
-        per_machine(3, 2)
 
 
 def test_torchrun_runs_and_tells_which_rank_failed(tmp_path):

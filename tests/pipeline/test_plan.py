@@ -226,6 +226,7 @@ def test_student_and_teacher_of_different_tokenizers(cfg: RunConfig, monkeypatch
     other = {**kinds(), "base_model": copy.copy(kind)}
     object.__setattr__(other["base_model"], "outline", outline)
     monkeypatch.setattr(planning, "kinds", lambda: other)
+    cfg.stages["base"].model.layers, cfg.stages["student_base"].model.layers = 4, 3
     make_plan(cfg)  # text alone may come from any teacher
     wire(cfg, "distillation", teacher="base.model")
     (line,) = refusal(cfg)
@@ -263,6 +264,67 @@ def test_more_ranks_than_gpus_is_refused_and_than_cores_is_warned_of(
     assert any("4 ranks share 2 cores" in warning for warning in make_plan(cfg).warnings)
     monkeypatch.setattr("pipeline.checks.hardware", lambda: {"cores": 2, "gpus": 2})
     assert "launcher.num_ranks: is 4, there are 2 GPUs -> write launcher.num_ranks=2" in refusal(cfg)
+
+
+@pytest.mark.parametrize(
+    ("stage", "key", "value", "remedy"),
+    [
+        ("reasoning_rl", "prompts_per_step", 5, "write 4 or 6, or stages.reasoning_rl.num_ranks=1"),
+        ("cold_start", "examples_per_step", 33, "write 32 or 34, or stages.cold_start.num_ranks=1"),
+        ("base", "documents_per_step", 1, "write 2, or stages.base.num_ranks=1"),
+    ],
+)
+def test_a_batch_that_the_ranks_do_not_share_evenly(
+    cfg: RunConfig, stage: str, key: str, value: int, remedy: str
+) -> None:
+    setattr(cfg.stages[stage], key, value)
+    make_plan(cfg)
+    cfg.stages[stage].num_ranks = 2
+    assert refusal(cfg) == [f"stages.{stage}.{key}: is {value}, which 2 ranks do not share evenly -> {remedy}"]
+
+
+def test_ranks_that_machines_do_not_share_evenly(cfg: RunConfig) -> None:
+    cfg.launcher.kind, cfg.launcher.options = "slurm", {"nodes": 2}
+    cfg.launcher.num_ranks = 2
+    make_plan(cfg)  # the evaluations have one rank: one node
+    cfg.stages["problems"].num_ranks = 3
+    (line,) = refusal(cfg)
+    assert line.startswith("stages.problems.num_ranks: is 3, which 2 machines do not share evenly")
+
+
+def test_a_checkpoint_is_no_model(cfg: RunConfig, tmp_path: Path) -> None:
+    (tmp_path / "step-00000050").mkdir()
+    write_json(tmp_path / "step-00000050" / "checkpoint.json", {})
+    wire(cfg, "reasoning_rl", policy=f"path:{tmp_path / 'step-00000050'}")
+    (line,) = refusal(cfg)
+    assert line.startswith("stages.reasoning_rl.inputs.policy: ") and "not a model -> run that stage to its end" in line
+
+
+def test_a_folder_without_a_model(cfg: RunConfig, tmp_path: Path) -> None:
+    wire(cfg, "reasoning_rl", policy=f"path:{tmp_path}")
+    assert "holds no model: it has no config.json -> name a folder that save_pretrained wrote" in refusal(cfg)[0]
+
+
+def test_an_adapter_needs_its_base(cfg: RunConfig, tmp_path: Path) -> None:
+    (tmp_path / "adapter").mkdir()
+    wire(cfg, "reasoning_rl", policy=f"path:{tmp_path / 'adapter'}")
+    write_json(tmp_path / "adapter" / "adapter_config.json", {"base_model_name_or_path": str(tmp_path / "base")})
+    assert "is an adapter without its base: there is no" in refusal(cfg)[0]
+    (tmp_path / "base").mkdir()
+    make_plan(cfg)
+    write_json(tmp_path / "adapter" / "adapter_config.json", {})
+    assert "is an adapter that names no base" in refusal(cfg)[0]
+
+
+def test_checkpoints_of_another_recipe(cfg: RunConfig, tmp_path: Path) -> None:
+    stage = make_plan(cfg).stage("cold_start")
+    partial = tmp_path / "store" / ".partial" / f"sft-{stage.fingerprint}"
+    (partial / "checkpoints" / "step-00000020").mkdir(parents=True)
+    write_json(partial / "job.json", {"fingerprint": stage.fingerprint})
+    assert make_plan(cfg).stage("cold_start").why == "goes on from step 20"
+    write_json(partial / "job.json", {"fingerprint": "0123456789abcdef"})
+    (line,) = refusal(cfg)
+    assert line.startswith("stages.cold_start: the checkpoints in ") and "(sft-0123456789abcdef) -> remove" in line
 
 
 def test_all_faults_at_once(cfg: RunConfig) -> None:

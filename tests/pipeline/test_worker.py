@@ -108,6 +108,8 @@ def test_a_metric_that_is_not_finite_is_null(tmp_path):
         (RuntimeError("SafetensorError: I/O error: No space left on device (os error 28)"), "the disk is full"),
         (RuntimeError("CUDA out of memory. Tried to allocate"), "out of memory: lower tokens_per_microbatch"),
         (MemoryError(), "out of memory: lower tokens_per_microbatch"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "out of memory: lower tokens_per"),
+        (StageFailed("out of memory with tokens_per_microbatch=9: halve it"), "out of memory with tokens_per_micro"),
     ],
 )
 def test_an_error_is_one_line_with_its_remedy(tmp_path, error, line):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pipeline.artifacts import Fault
-from pipeline.config import StageConfig, not_in_fingerprint
+from pipeline.config import StageConfig, not_in_fingerprint, shared_by_ranks
 
 
 @dataclass
@@ -106,7 +106,7 @@ class TrainedStageConfig(StageConfig):
 class SupervisedStageConfig(TrainedStageConfig):
     """What every kind that learns from conversations has; only assistant tokens carry loss."""
 
-    examples_per_step: int = 64  # conversations that one optimizer step sees
+    examples_per_step: int = shared_by_ranks(64)  # conversations that one optimizer step sees
     general_fraction: float = 0.25  # share of them that comes from `general`, where that port is wired
     max_tokens: int = 512  # of one conversation
     over_length: str = "drop"  # drop | split | error; never cut, which would teach not to stop
