@@ -24,7 +24,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from pipeline import compose, messages, sweep
+from pipeline import axes, compose, messages, sweep
 from pipeline.config import RunConfig
 from pipeline.plan import make_plan
 from pipeline.table import plan_table
@@ -87,6 +87,13 @@ def main() -> int:
 
 def through_hydra() -> int:
     """Let Hydra run its jobs, in whatever processes; the exit status comes from what they recorded."""
+    if any(argument in ("-m", "--multirun") for argument in sys.argv[1:]):
+        try:
+            notes = axes.check_axes(sys.argv[1:])
+        except messages.Refused as refusal:
+            print(refusal, file=sys.stderr)
+            return sweep.REFUSED
+        print("".join(f"{note}\n" for note in notes), end="", flush=True)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing and exiting in its own way
     scratch = Path(tempfile.mkdtemp(prefix="run_"))
     os.environ[COMMAND] = shlex.join(["python", *sys.argv])

@@ -158,13 +158,20 @@ def inert_knobs(cfg: RunConfig, stages: list[PlannedStage], overrides: list[str]
 def _root_knob(root: str, key: str, cfg: RunConfig, stages: list[PlannedStage]) -> list[str]:
     """A root knob acts on a stage that reads it, unless the stage has its own value or the knob does nothing there."""
     having = [stage for stage in stages if _value(stage.cfg, key) is not None]
-    inert = {stage.name: stage.outline.inert[key] for stage in having if key in stage.outline.inert}
-    inert |= {s.name: "it has a value of its own" for s in having if _value(s.cfg, key) != getattr(cfg, root)}
-    acting = [stage.name for stage in having if stage.name not in inert]
-    if not inert:
-        return []
-    why = "; ".join(f"{name}: {reason}" for name, reason in inert.items())
-    return [f"{root} acts on {', '.join(acting) if acting else 'no stage'}{' only' if acting else ''} ({why})"]
+    idle = {stage.name: stage.outline.inert[key] for stage in having if key in stage.outline.inert}
+    for stage in having:
+        if _value(stage.cfg, key) != getattr(cfg, root):
+            idle[stage.name] = stage.outline.pinned.get(key, "it has a value of its own")
+    return [describe(root, [stage.name for stage in having if stage.name not in idle], idle)] if idle else []
+
+
+def describe(key: str, acting: list[str], idle: dict[str, str]) -> str:
+    """`epsilon acts on general_rl only (reasoning_rl: ...)`; one reason for several stages is told once."""
+    reasons: dict[str, list[str]] = {}
+    for name, why in idle.items():
+        reasons.setdefault(why, []).append(name)
+    told = "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
+    return f"{key} acts on {', '.join(acting) + ' only' if acting else 'no stage'} ({told or 'no stage reads it'})"
 
 
 def _value(config: object, key: str) -> object:

@@ -42,6 +42,11 @@ def register_schemas() -> None:
 
 def compose(overrides: list[str]) -> RunConfig:
     """The configuration that `python run.py OVERRIDES` would run. Raises Refused."""
+    return typed(*composed(overrides), overrides)
+
+
+def composed(overrides: list[str]) -> tuple[DictConfig, dict[str, Any]]:
+    """What Hydra makes of the overrides, not typed yet, and the choice of every group. Raises Refused."""
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(CONF), job_name="run"):
@@ -52,7 +57,7 @@ def compose(overrides: list[str]) -> RunConfig:
     choices = dict(config.hydra.runtime.choices)
     with flag_override(config, ["struct", "readonly"], False):
         del config["hydra"]
-    return typed(config, choices, overrides)
+    return config, choices
 
 
 def typed(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> RunConfig:

@@ -2,15 +2,19 @@
 
 In: the kind and its RECIPE_VERSION, the seed, the resolved config, the fingerprints of the inputs. Out: fields marked
 `not_in_fingerprint` (engine, ranks, micro-batch, intervals, gates, ...), the names of stages, and how ports are wired.
-A field that names a local file counts by its content, so moving the file changes nothing.
+A field that names a local file counts by its content, so moving the file changes nothing. Fields that a stage calls
+redundant (a clip range that no ratio can reach, say) are out too: recipes that differ in these alone are one result.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
+import operator
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +26,18 @@ from pipeline.sources import Digests
 LENGTH = 16  # hexadecimal digits
 
 
-def fingerprint(kind: Kind, cfg: StageConfig, inputs: dict[str, Source], digests: Digests) -> str:
+def fingerprint(
+    kind: Kind, cfg: StageConfig, inputs: dict[str, Source], digests: Digests, redundant: Iterable[str] = ()
+) -> str:
+    """The name of a recipe. `redundant`: keys (with dots) whose values cannot change the result of this one."""
+    config = recipe(cfg, digests)
+    for key in redundant:
+        *parents, name = key.split(".")
+        functools.reduce(operator.getitem, parents, config).pop(name, None)
     parts = {
         "kind": kind.name,
         "version": kind.recipe_version,
-        "config": recipe(cfg, digests),
+        "config": config,
         "inputs": {port: [source.output, source.fingerprint] for port, source in inputs.items()},
     }
     text = json.dumps(parts, sort_keys=True)

@@ -96,7 +96,7 @@ def _plan_stage(
         kind=stage.kind,
         cfg=stage,
         inputs=sources,
-        fingerprint=fingerprint(kind, stage, sources, digests),
+        fingerprint=fingerprint(kind, stage, sources, digests, outline.redundant),
         cached=False,
         outline=outline,
         threads=1,

@@ -74,6 +74,13 @@ def test_exit_status_of_a_sweep(axis: str, status: int, tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
+def test_a_sweep_over_nothing_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    axis = "stages.reasoning_rl.algorithm.epsilon=0.1,0.2"
+    done = run("-m", "stages.reasoning_rl.updates_per_rollout=1", axis, f"output_dir={tmp_path}/new")
+    assert done.returncode == 2 and done.stdout == "" and "acts on no stage" in done.stderr
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_sweep_keeps_a_ledger_of_its_jobs(tmp_path: Path) -> None:
     done = run("-m", "G=1,0", "stages.general_rl.G=1", "experiment=smoke", f"output_dir={tmp_path}")
     assert done.returncode == 2

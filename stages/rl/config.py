@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.artifacts import Fault, Outline, Port
 from stages.parts.experience.config import ExperienceConfig, input_faults, sampled_tokens
-from stages.parts.losses.checks import inert, rl_faults, unusual
+from stages.parts.losses.checks import NOISE_ALONE, inert, pinned, rl_faults, unusual
 from stages.parts.losses.config import AlgorithmConfig
 from stages.parts.losses.papers import PAPERS
 
@@ -38,6 +38,7 @@ class RLConfig(ExperienceConfig):
 def outline(cfg: RLConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     policy = inputs["policy"]
     known = cfg.algorithm.name in PAPERS
+    idle = _inert(cfg) if known else {}
     return Outline(
         outputs={"model": policy},
         faults=input_faults(cfg, inputs),
@@ -45,13 +46,17 @@ def outline(cfg: RLConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
         parameters=policy.get("parameters"),
         steps=cfg.steps,
         tokens=sampled_tokens(cfg),
-        inert=inert(
-            cfg.algorithm,
-            G=cfg.G,
-            updates_per_rollout=cfg.updates_per_rollout,
-            epochs_per_rollout=cfg.epochs_per_rollout,
-            steps=cfg.steps,
-        )
-        if known
-        else {},
+        inert=idle,
+        redundant=[key for key, why in idle.items() if why != NOISE_ALONE],
+        pinned={f"algorithm.{knob}": why for knob, why in pinned(cfg.algorithm.name).items()} if known else {},
+    )
+
+
+def _inert(cfg: RLConfig) -> dict[str, str]:
+    return inert(
+        cfg.algorithm,
+        G=cfg.G,
+        updates_per_rollout=cfg.updates_per_rollout,
+        epochs_per_rollout=cfg.epochs_per_rollout,
+        steps=cfg.steps,
     )

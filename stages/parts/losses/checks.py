@@ -21,6 +21,8 @@ CHOICES = {
     "kl_estimator": ("k1", "k2", "k3"),
     "kl_place": ("loss", "reward"),
 }
+# The one inert knob that still changes bits: its gradient is zero in expectation only.
+NOISE_ALONE = "k1 in the loss has no expected gradient (write kl_estimator=k3, or kl_place=reward)"
 NOT_NEGATIVE = (
     "beta",
     "epsilon",
@@ -166,7 +168,7 @@ def _inert_kl(cfg: AlgorithmConfig, steps: int) -> dict[str, str]:
         )
     why = {}
     if cfg.kl_estimator == "k1" and cfg.kl_place == "loss":
-        why["beta"] = "k1 in the loss has no expected gradient (write kl_estimator=k3, or kl_place=reward)"
+        why["beta"] = NOISE_ALONE
     if cfg.reference_reset_steps >= steps:
         why["reference_reset_steps"] = f"the stage ends after {steps} steps, before the first reset"
     return why
