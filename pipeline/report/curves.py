@@ -26,6 +26,8 @@ MAIN = (
     Chart("Loss", {"train/loss": "loss"}),
     Chart("KL to the reference, nats a token", {"train/kl": "k3"}),
     Chart("Clipped tokens", {"train/clip_low": "below", "train/clip_high": "above"}, True),
+    Chart("Value loss", {"critic/loss": "critic"}),
+    Chart("Variance of returns that the critic explains", {"critic/explained_variance": "critic"}),
     Chart("Entropy, nats a token", {"train/entropy": "policy"}),
     Chart("Groups without a signal", {"groups/all_right": "all right", "groups/all_wrong": "all wrong"}, True),
     Chart("Behaviour in training", {"behaviour/*": ""}, True),
