@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"torch", "transformers", "datasets", "deepspeed"}
-SEEN_BY_STAGES = {"pipeline.config", "pipeline.artifacts", "pipeline.tracking"}
+SEEN_BY_STAGES = {"pipeline.config", "pipeline.artifacts", "pipeline.tracking", "pipeline.statistics"}
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from pipeline.statistics import Estimate, estimate, pass_at_k
 from stages.parts.evaluation.behaviour import measure_behaviour
-from stages.parts.evaluation.statistics import Interval, bootstrap, pass_at_k
 from stages.parts.rollouts.types import RolloutGroup
 
 Row = dict[str, Any]
@@ -72,10 +72,10 @@ def suite_metrics(rows: list[Row], ks: list[int], seed: int = 0) -> dict[str, fl
     return metrics
 
 
-def pass_interval(results: list[Row], k: int, seed: int = 0) -> Interval | None:
+def pass_interval(results: list[Row], k: int, seed: int = 0) -> Estimate | None:
     """pass@k over the problems with at least k judged responses; None where there is no such problem."""
     values = [pass_at_k(result["n"], result["c"], k) for result in results if result["n"] >= k]
-    return bootstrap(values, seed) if values else None
+    return estimate(values, seed) if values else None
 
 
 def response_means(rows: list[Row]) -> dict[str, float]:
@@ -97,7 +97,7 @@ def response_means(rows: list[Row]) -> dict[str, float]:
     return means | {"unjudged": float(len(rows) - len(judged))}
 
 
-def _named(name: str, interval: Interval | None) -> dict[str, float]:
+def _named(name: str, interval: Estimate | None) -> dict[str, float]:
     if interval is None:
         return {}
     return {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}

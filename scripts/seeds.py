@@ -1,0 +1,93 @@
+"""The story of several seeds as one table: held-out accuracy of every model, and the paired differences that matter.
+
+    python scripts/seeds.py outputs/runs/r1_style-seed0 outputs/runs/r1_style-seed1 ...
+
+Every run must have answered the same test problems (`seed=` leaves them alone, `data.seed=` does not). Differences are
+paired over problems; intervals are 95%, bootstrapped over problems.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from pipeline.report.load import RunView, load_run
+from pipeline.statistics import Estimate, estimate, paired_difference, pass_at_k
+
+# after, before, suite: what the recipe claims (conf/pipeline/r1_style.yaml)
+CLAIMS = (
+    ("cold_start", "base", "reasoning"),
+    ("reasoning_rl", "cold_start", "reasoning"),
+    ("rejection_sft", "cold_start", "reasoning"),
+    ("general_rl", "rejection_sft", "general"),
+    ("general_rl", "rejection_sft", "reasoning"),
+    ("distillation", "distillation_control", "reasoning"),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path, help="run folders, one a seed")
+    arguments = parser.parse_args()
+    runs = [load_run(path) for path in arguments.runs]
+    missing = [str(path) for path, run in zip(arguments.runs, runs, strict=True) if not run.stages]
+    if missing:
+        print(f"no run in {', '.join(missing)}: write folders below outputs/runs", file=sys.stderr)
+        return 2
+    names = [run.name for run in runs]
+    for suite in ("reasoning", "general"):
+        print(f"\n**{suite}**, test accuracy: pass@1 (pass@8)\n")
+        print_table(["model", *names], [[stage, *cells] for stage, cells in accuracies(runs, suite)])
+    print("\n**Differences** of pass@1 in points, paired, with 95% intervals\n")
+    print_table(["after − before", "suite", *names], list(differences(runs)))
+    print_table(["", *names], [["minutes", *[f"{run.seconds / 60:.1f}" for run in runs]]])
+    return 0
+
+
+def accuracies(runs: list[RunView], suite: str) -> list[tuple[str, list[str]]]:
+    stages = [stage.name for stage in runs[0].main_stages if runs[0].evaluation(stage.name)]
+    return [(stage, [_accuracy(run, stage, suite) for run in runs]) for stage in stages]
+
+
+def differences(runs: list[RunView]) -> list[list[str]]:
+    rows = []
+    for after, before, suite in CLAIMS:
+        cells = []
+        for run in runs:
+            difference = paired_difference(rates(run, after, suite), rates(run, before, suite))
+            cells.append("–" if difference is None else _points(difference))
+        rows.append([f"{after} − {before}", suite, *cells])
+    return rows
+
+
+def rates(run: RunView, stage: str, suite: str) -> dict[str, float]:
+    """problem -> share of its responses that were right; {} where the model was not evaluated."""
+    evaluation = run.evaluation(stage)
+    rows = evaluation.results if evaluation else []
+    return {row["problem_id"]: row["c"] / row["n"] for row in rows if row["suite"] == suite and row["n"]}
+
+
+def _accuracy(run: RunView, stage: str, suite: str) -> str:
+    evaluation = run.evaluation(stage)
+    rows = [row for row in evaluation.results if row["suite"] == suite and row["n"] >= 8] if evaluation else []
+    if not rows:
+        return "–"
+    one = estimate([row["c"] / row["n"] for row in rows])
+    eight = sum(pass_at_k(row["n"], row["c"], 8) for row in rows) / len(rows)
+    return f"{100 * one.mean:.1f} ({100 * eight:.1f})"
+
+
+def _points(difference: Estimate) -> str:
+    return f"{100 * difference.mean:+.1f} [{100 * difference.low:+.1f}, {100 * difference.high:+.1f}]"
+
+
+def print_table(head: list[str], rows: list[list[str]]) -> None:
+    for row in (head, ["---"] * len(head), *rows):
+        print("| " + " | ".join(row) + " |")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
