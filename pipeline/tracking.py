@@ -66,8 +66,8 @@ class Context:
     def progress(self, step: int, total: int, **shown: float) -> None:
         """What the live display shows; the last state only, never a record."""
         if self.is_main:
-            state = {"step": step, "total": total, "seconds": time.monotonic() - self.started}
-            state.update({key: _plain(value) for key, value in shown.items()})
+            clock = {"step": step, "total": total, "seconds": time.monotonic() - self.started}
+            state = {**clock, **{key: _plain(value) for key, value in shown.items()}}
             temporary = self.workdir / "progress.json.tmp"
             temporary.write_text(json.dumps(state))
             temporary.replace(self.workdir / "progress.json")

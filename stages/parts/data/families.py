@@ -21,12 +21,17 @@ def _expression(entry: Entry) -> str:
     return entry["metadata"]["expression"].replace(" ", "")
 
 
+def _whole(node: ast.expr) -> int:
+    assert isinstance(node, ast.Constant) and isinstance(node.value, int)
+    return node.value
+
+
 def _evaluate(node: ast.expr, steps: list[str]) -> int:
     """The value of an expression, each operation noted as a step in the order a person does them."""
-    if isinstance(node, ast.Constant):
-        return node.value
     if isinstance(node, ast.UnaryOp):
         return -_evaluate(node.operand, steps)
+    if not isinstance(node, ast.BinOp):
+        return _whole(node)
     symbol, function = _OPERATORS[type(node.op)]
     left, right = _evaluate(node.left, steps), _evaluate(node.right, steps)
     value = function(left, right)
@@ -86,17 +91,16 @@ def _equation_steps(entry: Entry) -> list[str]:
     symbol = _OPERATORS[type(root.op)][0]
     goal = int(right)
     if isinstance(root.left, ast.Constant):
-        known, term = root.left.value, root.right
+        known, term = _whole(root.left), root.right
         product = known - goal if symbol == "-" else goal - known
         minus = f"{known}-{goal}" if goal >= 0 else f"{known}+{-goal}"
         step = f"{minus}={product}" if symbol == "-" else f"{goal}-{known}={product}"
     else:
-        assert isinstance(root.right, ast.Constant)
-        known, term = root.right.value, root.left
+        known, term = _whole(root.right), root.left
         product = goal + known if symbol == "-" else goal - known
         step = f"{goal}+{known}={product}" if symbol == "-" else f"{goal}-{known}={product}"
     if isinstance(term, ast.BinOp):
-        factor = term.left.value if isinstance(term.left, ast.Constant) else 1
+        factor = _whole(term.left) if isinstance(term.left, ast.Constant) else 1
         return [step, f"{product}/{factor}={product // factor}"]
     return [step]
 
