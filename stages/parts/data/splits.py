@@ -7,7 +7,7 @@ model's text) and in whatever wording. It is checked all the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pipeline.artifacts import StageFailed
 from stages.parts.data.tasks import stable_fraction
@@ -36,7 +36,7 @@ def identities(problem: Problem) -> set[str]:
     return known | {normalise(problem.messages[-1]["content"])}
 
 
-def check_disjoint(splits: dict[str, Iterable[Problem]]) -> None:
+def check_disjoint(splits: Mapping[str, Iterable[Problem]]) -> None:
     """Raises StageFailed where a problem stands in two splits, whatever its suite, or two problems share an id."""
     seen: dict[str, str] = {}
     ids: set[str] = set()

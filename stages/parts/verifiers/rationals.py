@@ -53,7 +53,8 @@ def _value(text: str) -> Fraction | None:
         return _signed(match[1], Fraction(int(match[2])) + Fraction(int(match[3]), int(match[4])))
     text = text.replace(" ", "").lower()
     if match := _PLAIN.fullmatch(text):
-        return _signed(match[1], _power(Fraction(match[2]), match[3] or "0"))
+        value = _power(Fraction(match[2]), match[3] or "0")
+        return None if value is None else _signed(match[1], value)
     if match := _RATIO.fullmatch(text):
         bottom = Fraction(match[3])
         return _signed(match[1], Fraction(match[2]) / bottom) if bottom else None
@@ -68,7 +69,7 @@ def _signed(sign: str, value: Fraction) -> Fraction:
     return -value if sign == "-" else value
 
 
-def _power(value: Fraction | None, exponent: str) -> Fraction | None:
-    if value is None or abs(int(exponent)) > _LARGEST_EXPONENT:
+def _power(value: Fraction, exponent: str) -> Fraction | None:
+    if abs(int(exponent)) > _LARGEST_EXPONENT:
         return None
     return value * Fraction(10) ** int(exponent)
