@@ -99,14 +99,16 @@ class PPOConfig(ExperienceConfig):
 
 
 def outline(cfg: PPOConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
-    policy = inputs["policy"]
+    policy, idle = inputs["policy"], inert(cfg)
     return Outline(
         outputs={"model": policy},
         faults=input_faults(cfg, inputs),
         parameters=policy.get("parameters"),
         steps=cfg.steps,
         tokens=sampled_tokens(cfg),
-        inert=inert(cfg),
+        inert=idle,
+        # Ratios and values of one update a rollout are 1 and the old ones up to rounding, so their bounds stay in.
+        redundant=[key for key in idle if not key.startswith("algorithm.")],
     )
 
 

@@ -50,7 +50,9 @@ def test_knobs_that_do_nothing():
         "value_weight",
         *(f"algorithm.{k}" for k in ("epsilon", "epsilon_high", "dual_clip", "value_clip")),
     }
-    assert set(outline(replace(CONFIG, critic="head"), inputs).inert) == {"critic_learning_rate"}
+    head = outline(replace(CONFIG, critic="head"), inputs)
+    assert set(head.inert) == {"critic_learning_rate"}
+    assert head.redundant == ["critic_learning_rate"]  # not in the fingerprint
 
 
 def test_both_have_the_same_budget():
