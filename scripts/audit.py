@@ -77,14 +77,13 @@ def supervised_rows(prepared: Prepared) -> tuple[list[Row], str, Any, set[int]]:
 
 
 def rollout_rows(prepared: Prepared) -> tuple[list[Row], str, Any, set[int]]:
-    """The first mini-batch of an rl stage, sampled and scored as the stage would (on one rank)."""
+    """The first mini-batch of an rl or ppo stage, sampled and scored as the stage would (on one rank)."""
     from pipeline.tracking import Context
     from stages.parts.data.problems import load_problems
     from stages.parts.experience.collect import collect
     from stages.parts.experience.first_step import audit_rows
     from stages.parts.policy.model import load_policy
     from stages.parts.rollouts.engine import transformers_engine
-    from stages.rl.update import assign_advantages, resample_rounds
 
     stage: Any = prepared.stage.cfg
     algorithm = replace(stage.algorithm, beta=0.0)  # no reference is loaded to look at rewards
@@ -93,12 +92,24 @@ def rollout_rows(prepared: Prepared) -> tuple[list[Row], str, Any, set[int]]:
     problems = prepared.inputs["problems"].path
     pools = {suite: load_problems(problems, "train", [suite]) for suite in cfg.suites}
     context = Context(prepared.stage.name, Path("/nonexistent"), cfg.seed, rank=0)
-    experience = collect(transformers_engine(policy), policy, pools, {}, cfg, context, 0, resample_rounds(cfg))
-    assign_advantages(experience, cfg)
+    if prepared.stage.kind == "ppo":
+        from stages.ppo.update import assign_advantages
+
+        experience = collect(transformers_engine(policy), policy, pools, {}, cfg, context, 0)
+        for row in experience.rows:
+            row.old_values = [0.0] * len(row.rollout.response_ids)  # a fresh critic expects nothing
+        assign_advantages(experience, cfg)
+    else:
+        from stages.rl import update
+
+        experience = collect(
+            transformers_engine(policy), policy, pools, {}, cfg, context, 0, update.resample_rounds(cfg)
+        )
+        update.assign_advantages(experience, policy, cfg)
     return audit_rows(experience.rows), algorithm.reduction, policy.tokenizer, set(policy.end_ids)
 
 
-READERS = {"sft": supervised_rows, "distill": supervised_rows, "rl": rollout_rows}
+READERS = {"sft": supervised_rows, "distill": supervised_rows, "rl": rollout_rows, "ppo": rollout_rows}
 
 
 def token_weights_of(rows: list[Row], reduction: str, cfg: Any) -> list[list[float]]:

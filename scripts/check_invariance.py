@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -26,13 +27,18 @@ from pipeline.tracking import Metrics
 from stages.base_model.config import BaseModelConfig, ModelConfig
 from stages.base_model.scratch import new_policy
 from stages.parts.experience.collect import Row
+from stages.parts.experience.config import ExperienceConfig
 from stages.parts.policy.config import SupervisedStageConfig, TrainedStageConfig
 from stages.parts.policy.examples import Example
 from stages.parts.policy.invariance import Difference, Task, all_splits, compare
 from stages.parts.policy.model import Policy, load_policy
 from stages.parts.policy.supervised import supervised_step
 from stages.parts.policy.train_engine import TrainEngine
+from stages.parts.policy.value_head import add_value_head
 from stages.parts.rollouts.types import Problem, Rollout
+from stages.ppo.config import PPOConfig
+from stages.ppo.update import Learners
+from stages.ppo.update import update as update_ppo
 from stages.rl.config import RLConfig
 from stages.rl.update import update
 
@@ -64,10 +70,13 @@ def main() -> int:
 def task_of(cfg: RunConfig, name: str) -> Task:
     """The stage's own update. Raises ValueError for a stage that trains nothing."""
     stage = cfg.stages.get(name)
-    if not isinstance(stage, SupervisedStageConfig | RLConfig):
-        known = [key for key, value in cfg.stages.items() if isinstance(value, SupervisedStageConfig | RLConfig)]
+    if not isinstance(stage, SupervisedStageConfig | RLConfig | PPOConfig):
+        kinds = SupervisedStageConfig | RLConfig | PPOConfig
+        known = [key for key, value in cfg.stages.items() if isinstance(value, kinds)]
         raise ValueError(f"--stage {name}: not a stage that is checked here; write one of {', '.join(known)}")
     make = partial(make_policy, base_of(cfg, name), cfg.seed)
+    if isinstance(stage, PPOConfig):  # both losses through one model, whichever critic the stage has
+        return Task(stage, partial(with_value_head, make), ppo_step)
     return Task(stage, make, rl_step if isinstance(stage, RLConfig) else supervised_part)
 
 
@@ -88,6 +97,12 @@ def make_policy(base: ModelConfig, seed: int, cfg: TrainedStageConfig) -> Policy
     return load_policy(Path(str(base.name_or_path)), "float32", base.trust_remote_code)
 
 
+def with_value_head(make: Callable[[TrainedStageConfig], Policy], cfg: TrainedStageConfig) -> Policy:
+    policy = make(cfg)
+    add_value_head(policy.model)
+    return policy
+
+
 def supervised_part(
     engine: TrainEngine, cfg: SupervisedStageConfig, step: int, rate: float, rank: int, ranks: int
 ) -> Metrics:
@@ -103,7 +118,17 @@ def rl_step(engine: TrainEngine, cfg: RLConfig, step: int, rate: float, rank: in
     return update([row for row in rows if row.group % ranks == rank], engine, cfg, rate)
 
 
-def made_up_row(policy: Policy, cfg: RLConfig, step: int, group: int, sample: int) -> Row:
+def ppo_step(engine: TrainEngine, cfg: PPOConfig, step: int, rate: float, rank: int, ranks: int) -> Metrics:
+    rows = [made_up_row(engine.policy, cfg, step, group, sample) for group in range(GROUPS) for sample in range(4)]
+    for row in rows:
+        assert row.old_logps is not None
+        row.old_values = [0.5 + logp / 10 for logp in row.old_logps]  # any numbers
+        row.returns = [value + row.advantages[0] for value in row.old_values]
+    learners = Learners(engine, None)
+    return update_ppo([row for row in rows if row.group % ranks == rank], learners, cfg, rate, rate)
+
+
+def made_up_row(policy: Policy, cfg: ExperienceConfig, step: int, group: int, sample: int) -> Row:
     """A response whose ratios lie on both sides of the clip bounds, and whose advantage has either sign."""
     ids, prompt = made_up_sequence(policy, step, 100 * group + sample)
     generator = torch.Generator().manual_seed(7000 + 1000 * step + 100 * group + sample)
