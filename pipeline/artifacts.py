@@ -76,7 +76,7 @@ class Outline:
     tokens: int | None = None  # tokens sampled or trained on, an upper bound
     inert: dict[str, str] = field(default_factory=dict)  # config key -> why it does nothing here
     redundant: list[str] = field(default_factory=list)  # inert keys that cannot change one bit: not in the fingerprint
-    pinned: dict[str, str] = field(default_factory=dict)  # key -> why the knob of that name at the root does not reach it
+    pinned: dict[str, str] = field(default_factory=dict)  # key -> why the root's knob does not reach it
 
 
 class StageFailed(RuntimeError):
