@@ -22,6 +22,9 @@ VOID = {"meta", "wbr", "br", "img", "link", "input", "hr"}
 SECTIONS = [
     "The chain",
     "Capability",
+    "Emergence",
+    "Can it be believed?",
+    "Length of right and wrong responses",
     "Curves",
     "Behaviour",
     "Rejection sampling",
