@@ -9,7 +9,7 @@ from pipeline.artifacts import Fault, Outline, Port
 from stages.parts.experience.config import ExperienceConfig, input_faults, sampled_tokens
 from stages.parts.losses.checks import NOISE_ALONE, inert, pinned, rl_faults, unusual
 from stages.parts.losses.config import AlgorithmConfig
-from stages.parts.losses.papers import PAPERS
+from stages.parts.losses.papers import CLIP_KNOBS, PAPERS
 
 RECIPE_VERSION = 1
 INPUTS = {
@@ -23,16 +23,37 @@ OUTPUTS = {"model": Port("model", "the trained policy")}
 class RLConfig(ExperienceConfig):
     kind: str = "rl"
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    supervision: str = "outcome"  # outcome: a response is rewarded | process: its arithmetic steps and its answer are
+    step_numbers_once: bool = True  # process: a step may use each number of the question and each result once
 
     def faults(self) -> list[Fault]:
-        return super().faults() + rl_faults(
-            self.algorithm,
-            G=self.G,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            max_response_tokens=self.max_response_tokens,
+        return (
+            super().faults()
+            + process_faults(self)
+            + rl_faults(
+                self.algorithm,
+                G=self.G,
+                temperature=self.temperature,
+                top_p=self.top_p,
+                top_k=self.top_k,
+                max_response_tokens=self.max_response_tokens,
+            )
         )
+
+
+def process_faults(cfg: RLConfig) -> list[Fault]:
+    """What process supervision cannot go with."""
+    if cfg.supervision == "outcome":
+        return []
+    if cfg.supervision != "process":
+        return [Fault("supervision", f"'{cfg.supervision}' is unknown", "write outcome or process")]
+    faults = []
+    if cfg.algorithm.kl_place == "reward" and cfg.algorithm.beta > 0:
+        problem = "is reward, but with supervision=process rewards belong to steps, the KL to tokens"
+        faults.append(Fault("algorithm.kl_place", problem, "write algorithm.kl_place=loss algorithm.kl_estimator=k3"))
+    if cfg.reward.shuffle:
+        faults.append(Fault("reward.shuffle", "permutes outcomes, not steps", "write supervision=outcome"))
+    return faults
 
 
 def outline(cfg: RLConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
@@ -47,16 +68,26 @@ def outline(cfg: RLConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
         steps=cfg.steps,
         tokens=sampled_tokens(cfg),
         inert=idle,
-        redundant=[key for key, why in idle.items() if why != NOISE_ALONE],
+        redundant=_redundant(cfg, idle),
         pinned={f"algorithm.{knob}": why for knob, why in pinned(cfg.algorithm.name).items()} if known else {},
     )
 
 
+def _redundant(cfg: RLConfig, idle: dict[str, str]) -> list[str]:
+    """What cannot change one bit. With a KL in the reward old log-probs come from a pass of their own, so that ratios
+    are 1 up to rounding only: clip bounds stay in."""
+    rounded = cfg.algorithm.kl_place == "reward" and cfg.algorithm.beta > 0
+    bounds = {f"algorithm.{knob}" for knob in (*CLIP_KNOBS, "ratio_max")} if rounded else set()
+    return [key for key, why in idle.items() if why != NOISE_ALONE and key not in bounds]
+
+
 def _inert(cfg: RLConfig) -> dict[str, str]:
-    return inert(
+    of_algorithm = inert(
         cfg.algorithm,
         G=cfg.G,
         updates_per_rollout=cfg.updates_per_rollout,
         epochs_per_rollout=cfg.epochs_per_rollout,
         steps=cfg.steps,
     )
+    of_steps = {"step_numbers_once": "supervision=outcome looks at no steps"} if cfg.supervision == "outcome" else {}
+    return of_algorithm | of_steps

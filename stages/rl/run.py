@@ -73,7 +73,7 @@ def run(cfg: RLConfig, inputs: dict[str, Artifact], context: Context) -> Metrics
             experience = collect(sampler, policy, pools, progress.cursor, cfg, context, progress.step, rounds)
             metrics |= rollout_metrics(experience) | {"time/sample_seconds": time.monotonic() - start}
             score_logps(experience, engine, reference, cfg)
-            metrics |= assign_advantages(experience, cfg)
+            metrics |= assign_advantages(experience, policy, cfg)
             if progress.step == 0:
                 metrics |= look_at_first_rollout(experience.rows, policy, context)
             context.samples(progress.step, sample_rows(experience.rows, 4))

@@ -14,16 +14,18 @@ from torch import Tensor
 from pipeline.tracking import Metrics
 from stages.parts.experience.collect import Experience, Row
 from stages.parts.experience.rows import aligned, batch_of, count_rows, of_response, score_rows
-from stages.parts.losses.advantages import group_advantages
+from stages.parts.losses.advantages import AdvantageResult, group_advantages
 from stages.parts.losses.algorithms import LossInputs, policy_loss
 from stages.parts.losses.kl import kl_estimate
 from stages.parts.losses.statistics import merge, summarise
 from stages.parts.policy.batch import TokenBatch, aligned_microbatches
 from stages.parts.policy.distributed import gather_objects
+from stages.parts.policy.model import Policy
 from stages.parts.policy.reference import Reference
 from stages.parts.policy.scoring import TokenStats
 from stages.parts.policy.train_engine import TrainEngine
 from stages.rl.config import RLConfig
+from stages.rl.process import advantages_of_steps
 
 
 def resample_rounds(cfg: RLConfig) -> int | None:
@@ -46,12 +48,26 @@ def score_logps(experience: Experience, engine: TrainEngine, reference: Referenc
         row.old_logps = logps
 
 
-def assign_advantages(experience: Experience, cfg: RLConfig) -> Metrics:
+def assign_advantages(experience: Experience, policy: Policy, cfg: RLConfig) -> Metrics:
     """Advantages of this rank's rows, computed from the rewards of all ranks."""
+    if cfg.supervision == "process":
+        result, metrics = advantages_of_steps(experience, policy, cfg)
+    else:
+        result, metrics = _advantages_of_outcomes(experience, cfg), {}
+    places = {(brief.group, brief.sample_index): place for place, brief in enumerate(experience.briefs)}
+    for row in experience.rows:
+        place = places[row.group, row.rollout.sample_index]
+        row.advantages = result.of_response(place, len(row.rollout.response_ids)).tolist()
+        cut = cfg.algorithm.mask_truncated and row.rollout.truncated
+        row.trained = bool(result.kept_N[place]) and not cut
+    return metrics | {"advantages/abs_mean": float(result.advantages_N.abs().mean())}
+
+
+def _advantages_of_outcomes(experience: Experience, cfg: RLConfig) -> AdvantageResult:
     briefs = experience.briefs
     kl_N = _kl_of_everyone(experience, cfg) if cfg.algorithm.beta > 0 and cfg.algorithm.kl_place == "reward" else None
     rewards_N = torch.tensor([brief.reward for brief in briefs], dtype=torch.float64)
-    result = group_advantages(
+    return group_advantages(
         rewards_N,
         torch.tensor([brief.group for brief in briefs]),
         ~rewards_N.isnan(),
@@ -59,13 +75,6 @@ def assign_advantages(experience: Experience, cfg: RLConfig) -> Metrics:
         kl_N=kl_N,
         filter_N=torch.tensor([brief.score for brief in briefs], dtype=torch.float64),
     )
-    places = {(brief.group, brief.sample_index): place for place, brief in enumerate(briefs)}
-    for row in experience.rows:
-        place = places[row.group, row.rollout.sample_index]
-        row.advantages = result.of_response(place, len(row.rollout.response_ids)).tolist()
-        cut = cfg.algorithm.mask_truncated and row.rollout.truncated
-        row.trained = bool(result.kept_N[place]) and not cut
-    return {"advantages/abs_mean": float(result.advantages_N.abs().mean())}
 
 
 def _kl_of_everyone(experience: Experience, cfg: RLConfig) -> list[Tensor]:

@@ -115,6 +115,14 @@ def test_a_rollout_of_constant_groups_is_survived_and_counted(inputs, tmp_path):
         assert all(line["train/empty_step"] == (0.0 if choice == "keep" else 1.0) for line in lines)
 
 
+def test_steps_are_supervised_where_the_config_says_so(inputs, tmp_path):
+    run(replace(CONFIG, supervision="process"), inputs, context(tmp_path / "process"))
+    run(CONFIG, inputs, context(tmp_path / "outcome"))
+    process, outcome = records(tmp_path / "process"), records(tmp_path / "outcome")
+    assert process[0]["steps/mean"] == 0.0 and process[0]["steps/right"] is None  # this model writes digits alone:
+    assert process[0]["train/grad_norm"] == pytest.approx(outcome[0]["train/grad_norm"])  # the answer is the one step
+
+
 def test_shuffled_rewards_keep_their_values_and_lose_their_owners(inputs, tmp_path):
     run(CONFIG, inputs, context(tmp_path / "true"))
     run(replace(CONFIG, reward=replace(CONFIG.reward, shuffle=True)), inputs, context(tmp_path / "shuffled"))
