@@ -48,9 +48,8 @@ def test_a_refusal_is_one_line_a_fault_and_leaves_nothing_behind(tmp_path: Path)
 def test_a_fault_that_hydra_finds_first(tmp_path: Path) -> None:
     done = run("pipeline=r1_styl")
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.splitlines() == [
-        "pipeline: there is no pipeline 'r1_styl' -> write r1_style (there are: r1_style)"
-    ]
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("pipeline: there is no pipeline 'r1_styl' -> write r1_style (there are: ")
 
 
 def test_help_names_the_groups_and_the_knobs() -> None:
