@@ -67,6 +67,8 @@ def run_rank(folder: Path, place: Place, stop: threading.Event) -> int:
             began = time.time()
             metrics = importlib.import_module(f"{job.package}.run").run(cfg, inputs, context)
             if context.is_main:
+                if not (folder / "metrics.jsonl").exists():  # a stage without steps; every result has the file
+                    context.log(0, metrics or {})
                 write_result(folder, job, context, metrics or {}, began)
             process.finish(context)
             return 0
