@@ -40,6 +40,11 @@ def run_faults(cfg: RunConfig, names: list[str]) -> list[Fault]:
     for key, name in asked:
         if name is not None and name not in names:
             faults.append(Fault(key, f"there is no stage '{name}'", suggest(name, names)))
+    for key, seed in (("seed", cfg.seed), ("evaluation.seed", cfg.evaluation.seed)):
+        if seed < 0:
+            faults.append(Fault(key, f"is {seed}", "write 0 or more"))
+    if "/" in cfg.name or cfg.name.startswith("."):
+        faults.append(Fault("name", f"'{cfg.name}' is no name of a folder", "leave out slashes and a leading dot"))
     if cfg.reuse not in ("default", "strict"):
         faults.append(Fault("reuse", f"'{cfg.reuse}' is unknown", "write default or strict"))
     if cfg.launcher.kind not in LAUNCHERS:

@@ -92,7 +92,13 @@ class StageConfig:
 
     def faults(self) -> list[Fault]:
         """Range and cross-field checks of this config alone; keys are relative to the stage."""
-        return []
+        faults = []
+        if self.save_every_steps < 1:
+            remedy = "write 1 or more; a large number keeps no checkpoint but the one of a stop"
+            faults.append(Fault("save_every_steps", f"is {self.save_every_steps}", remedy))
+        if self.gate.on_fail not in ("stop", "warn"):
+            faults.append(Fault("gate.on_fail", f"'{self.gate.on_fail}' is unknown", "write stop or warn"))
+        return faults
 
 
 @dataclass

@@ -43,6 +43,9 @@ class ModelConfig:
 
     def faults(self) -> list[Fault]:
         """Range checks, and for a folder whether it is a model with a chat template. Opens no network."""
+        if self.source == "scratch" and self.name_or_path:
+            problem = f"is '{self.name_or_path}', which source=scratch does not read"
+            return [Fault("name_or_path", problem, "write model=hf (student=hf), or leave it out")]
         if self.source == "scratch":
             return _architecture_faults(self)
         if self.source == "pretrained":

@@ -37,7 +37,8 @@ class SFTConfig(SupervisedStageConfig):
         for key in ("few_shot_examples", "few_shot_problems", "few_shot_samples"):
             if getattr(self, key) < 1:
                 faults.append(Fault(key, f"is {getattr(self, key)}", "write at least 1"))
-        return faults
+        sampling = self.few_shot_sampling.faults()
+        return faults + [Fault(f"few_shot_sampling.{fault.key}", fault.problem, fault.remedy) for fault in sampling]
 
 
 def outline(cfg: SFTConfig, inputs: dict[str, dict[str, Any]]) -> Outline:

@@ -29,14 +29,26 @@ def source_faults(cfg: DataConfig) -> list[Fault]:
     ]
     if cfg.verifier not in VERIFIERS:
         faults.append(Fault("verifier", f"'{cfg.verifier}' is unknown", f"write one of {', '.join(VERIFIERS)}"))
+    for name, source in (("path", "jsonl"), ("name", "hub")):
+        if getattr(cfg, name) and cfg.source != source:
+            problem = f"is '{getattr(cfg, name)}', which source={cfg.source} does not read"
+            faults.append(Fault(name, problem, f"write data={source}, or leave it out"))
     unknown = sorted(set(cfg.columns) - set(GUESSES))
     if unknown:
         faults.append(Fault("columns", f"maps {', '.join(unknown)}", f"ours are {', '.join(GUESSES)}"))
     if cfg.source == "jsonl":
         return faults + file_faults(cfg)
     if cfg.source == "hub":
-        return faults + ([Fault("name", "is missing", "write data.name=ORG/NAME")] if not cfg.name else [])
+        return faults + hub_faults(cfg)
     return faults + family_faults(cfg)
+
+
+def hub_faults(cfg: DataConfig) -> list[Fault]:
+    if not cfg.name:
+        return [Fault("name", "is missing", "write data.name=ORG/NAME")]
+    if not cfg.revision and not Path(cfg.name).exists():
+        return [Fault("revision", "is missing", "write data.revision=COMMIT, so that the data stays the same")]
+    return []
 
 
 def family_faults(cfg: DataConfig) -> list[Fault]:
@@ -74,11 +86,15 @@ def file_faults(cfg: DataConfig) -> list[Fault]:
     if "prompt" not in columns and "messages" not in columns:
         return [Fault("columns", f"'{cfg.path}' has no column that is known as the prompt", remedy)]
     try:
-        usable = any(read_row(row, columns) is not None for row in rows)
+        read = [usable for row in rows if (usable := read_row(row, columns)) is not None]
     except (KeyError, TypeError, AttributeError) as error:
         return [Fault("columns", f"a row of '{cfg.path}' is not as its columns say ({error!r})", remedy)]
-    if not usable:
+    if not read:
         return [Fault("columns", f"no row of '{cfg.path}' has a question with an answer or a worked reply", remedy)]
+    judged = {row.messages[-1]["content"] for row in read if row.answer}
+    if len(rows) < FIRST_LINES and len(judged) < 3:  # that was the whole file
+        problem = f"'{cfg.path}' holds {len(judged)} distinct questions with an answer"
+        return [Fault("path", problem, "three splits need at least three; conversations alone are no problems")]
     return []
 
 
@@ -108,10 +124,18 @@ def first_rows(path: Path, count: int | None = FIRST_LINES) -> list[dict[str, An
 
 
 def has_demonstrations(cfg: DataConfig) -> bool:
-    """Whether a source can serve worked replies, as far as its first rows tell; the hub is believed to."""
+    """Whether a source can serve worked replies; the hub is believed to. The rest of a file is read only where its
+    first rows have none."""
     if cfg.source != "jsonl" or not cfg.path or file_faults(cfg):
         return True
-    rows = first_rows(Path(cfg.path))
+    try:
+        return any(_shows_replies(cfg, Path(cfg.path), count) for count in (FIRST_LINES, None))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return True  # a row further down is broken: the stage that reads it says so
+
+
+def _shows_replies(cfg: DataConfig, path: Path, count: int | None) -> bool:
+    rows = first_rows(path, count)
     columns = resolve_columns(sorted({name for row in rows for name in row}), cfg.columns)
-    read = [read_row(row, columns) for row in rows]
+    read = (read_row(row, columns) for row in rows)
     return any(row is not None and row.reply is not None for row in read)

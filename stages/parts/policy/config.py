@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from pipeline.artifacts import Fault
@@ -39,6 +40,9 @@ class OptimizerConfig:
         for key in ("weight_decay", "max_grad_norm", "max_skipped_steps"):
             if getattr(self, key) < 0:
                 faults.append(Fault(key, f"is {getattr(self, key)}", "write 0 or more"))
+        for key in ("beta1", "beta2"):
+            if not 0.0 <= getattr(self, key) < 1.0:
+                faults.append(Fault(key, f"is {getattr(self, key)}", "write a share from 0 to below 1"))
         return faults
 
 
@@ -74,31 +78,18 @@ class TrainedStageConfig(StageConfig):
                     "write at least 1, or leave the stage out: ~stages.NAME",
                 )
             )
-        if self.learning_rate <= 0:
+        if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
             faults.append(Fault("learning_rate", f"is {self.learning_rate}", "write a positive rate, 1e-6"))
         if self.tokens_per_microbatch < 1:
             faults.append(
                 Fault("tokens_per_microbatch", f"is {self.tokens_per_microbatch}", "write a positive number, 16384")
             )
-        for fault in self.optimizer.faults():
-            faults.append(Fault(f"optimizer.{fault.key}", fault.problem, fault.remedy))
-        return faults
-
-    def _engine_faults(self) -> list[Fault]:
-        engine, faults = self.engine, []
-        if engine.kind not in ("torch", "deepspeed"):
-            faults.append(Fault("engine.kind", f"'{engine.kind}' is unknown", "write torch or deepspeed"))
-        if engine.zero_stage not in (0, 1, 2, 3):
-            faults.append(Fault("engine.zero_stage", f"is {engine.zero_stage}", "write 0, 1, 2 or 3"))
-        if engine.kind == "torch" and (engine.zero_stage or engine.offload):
-            problem = "zero_stage and offload are DeepSpeed's; plain torch has neither"
-            faults.append(Fault("engine.kind", problem, "write engine=zero1, zero2, zero3 or zero3_offload"))
-        if engine.kind == "deepspeed" and engine.offload and engine.zero_stage != 3:
-            faults.append(
-                Fault("engine.offload", f"needs ZeRO-3, not {engine.zero_stage}", "write engine=zero3_offload")
-            )
         if self.lora.rank < 0:
             faults.append(Fault("lora.rank", f"is {self.lora.rank}", "write 0 (all parameters) or a positive rank"))
+        if self.dtype not in ("auto", "float32", "bfloat16"):
+            faults.append(Fault("dtype", f"'{self.dtype}' is unknown", "write auto, float32 or bfloat16"))
+        for fault in self.optimizer.faults():
+            faults.append(Fault(f"optimizer.{fault.key}", fault.problem, fault.remedy))
         return faults
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ class SamplingConfig:
 def sampling_faults(cfg: Any) -> list[Fault]:
     """Range checks of whatever config has these fields (and `samples`, `top_k` where it has them)."""
     faults = []
-    if cfg.temperature < 0:
+    if not (cfg.temperature >= 0 and math.isfinite(cfg.temperature)):
         faults.append(Fault("temperature", f"is {cfg.temperature}", "write 0 (greedy) or more, 1.0"))
     if not 0 < cfg.top_p <= 1:
         faults.append(Fault("top_p", f"is {cfg.top_p}", "write a share in (0, 1]; 1 keeps every token"))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.artifacts import StageFailed
+from stages.parts.data.checks import has_demonstrations
 from stages.parts.data.config import VERIFIERS, DataConfig
 from stages.parts.data.problems import load_problems, save_problems
 from stages.parts.data.sources import build_suite, read_rows
@@ -54,7 +55,7 @@ def test_other_schemas(tmp_path):
     cfg = DataConfig(
         source="jsonl", path=write(tmp_path / "c.jsonl", rows), columns={"messages": "chat", "answer": "gold"}
     )
-    assert not cfg.faults()
+    assert [fault.key for fault in cfg.faults()] == ["path"]  # its columns are found; two rows are no three splits
     demonstration, problem = read_rows(cfg)
     assert (demonstration.reply, demonstration.answer) == ("Hello", None)
     assert (problem.reply, problem.answer) == (None, "eel")
@@ -160,3 +161,23 @@ def test_identities_know_the_problem_behind_the_wording():
     suite = build_suite("general", DataConfig(source="general", train_problems=4, dev_problems=1, test_problems=1))
     problem = suite.splits["train"][0]
     assert problem.metadata["key"] in identities(problem) and len(identities(problem)) == 2
+
+
+def test_a_file_that_cannot_be_split_is_refused_while_planning(tmp_path):
+    turns = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "\\boxed{4}"}]
+    path = write(tmp_path / "rows.jsonl", [{"messages": turns, "number": number} for number in range(5)])
+    (fault,) = DataConfig(source="jsonl", path=path).faults()
+    assert (fault.key, "0 distinct questions" in fault.problem) == ("path", True)
+
+
+def test_demonstrations_may_come_late_in_a_file(tmp_path):
+    rows = [{"question": f"{n}+1?", "answer": str(n + 1)} for n in range(30)]
+    late = {"question": "5+5?", "answer": "10", "solution": "5 and 5 make 10"}
+    for extra, shown in (([], False), ([late], True)):
+        path = write(tmp_path / "rows.jsonl", [*rows, *extra])
+        assert has_demonstrations(DataConfig(source="jsonl", path=path)) is shown
+
+
+def test_a_hub_name_without_a_revision_is_refused():
+    assert [fault.key for fault in DataConfig(source="hub", name="org/name").faults()] == ["revision"]
+    assert DataConfig(source="hub", name="org/name", revision="abc").faults() == []
