@@ -156,7 +156,10 @@ def _pretrained_faults(model: ModelConfig) -> list[Fault]:
     if not folder.exists():
         if name.startswith(("/", ".", "~")) or name.count("/") != 1:
             return [Fault("name_or_path", f"'{name}' is no folder, and no hub name", "name a folder, or ORG/NAME")]
-        return []  # a hub name; whether it is there shows when it is loaded
+        if model.revision is None:
+            remedy = "write model.revision=COMMIT, the commit that its page on the hub shows"
+            return [Fault("revision", f"is missing: what '{name}' names on the hub may change", remedy)]
+        return []  # pinned; whether it is there shows when it is loaded
     if not (folder / "config.json").exists():
         return [Fault("name_or_path", f"'{name}' has no config.json", "name a folder that save_pretrained wrote")]
     if read_template(folder) is None:
