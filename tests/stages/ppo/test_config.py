@@ -59,7 +59,7 @@ def test_both_have_the_same_budget():
     """ppo_vs_grpo: same problems, base, steps, prompts, responses, tokens, rewards, sampling and schedule."""
     stages = compose(["pipeline=ppo_vs_grpo", "G=4", "beta=0.5", "epsilon=0.3"]).stages
     grpo, ppo = stages["reasoning_grpo"], stages["reasoning_ppo"]
-    own = {"kind", "algorithm", "critic", "critic_learning_rate", "value_weight"}
+    own = {"kind", "algorithm", "critic", "critic_learning_rate", "value_weight", "supervision", "step_numbers_once"}
     assert {k: v for k, v in vars(grpo).items() if k not in own} == {k: v for k, v in vars(ppo).items() if k not in own}
     assert (ppo.G, ppo.algorithm.beta, ppo.algorithm.epsilon) == (4, 0.5, 0.3)
 
