@@ -30,12 +30,14 @@ class ExperienceConfig(TrainedStageConfig):
     algorithm: LengthRules = field(default_factory=LengthRules)  # each kind has its own
     reward: RewardConfig = field(default_factory=RewardConfig)
     monitor_every_steps: int = not_in_fingerprint(20)  # held-out (dev) accuracy and behaviour
-    monitor_problems: int = not_in_fingerprint(128)
+    monitor_problems: int = not_in_fingerprint(128)  # of each suite of the problem set, also those not trained on
+    monitor_samples: int = not_in_fingerprint(4)  # responses to each: pass@1, pass@2, pass@4
     sync_tolerance: float = not_in_fingerprint(1e-2)  # mean |old - sampler| log-prob after a weight sync
 
     def faults(self) -> list[Fault]:
         faults = super().faults()
-        for key in ("prompts_per_step", "updates_per_rollout", "epochs_per_rollout", "max_response_tokens"):
+        counts = ("prompts_per_step", "updates_per_rollout", "epochs_per_rollout", "max_response_tokens")
+        for key in (*counts, "monitor_every_steps", "monitor_problems", "monitor_samples"):
             if getattr(self, key) < 1:
                 faults.append(Fault(key, f"is {getattr(self, key)}", "write 1 or more"))
         if not self.suites or any(share <= 0 for share in self.suites.values()):

@@ -1,7 +1,8 @@
 """What to watch while a policy is trained: whether reward, accuracy, length and behaviour move together.
 
 Keys are `group/name`. `reward/*`, `rollout/*`, `length/*`, `groups/*` and `behaviour/*` are of the training problems of
-one rollout; `heldout/<suite>/*` of dev problems, sampled with the same settings.
+one rollout; `heldout/<suite>/*` of dev problems of every suite, also those that are not trained on, sampled with the
+same settings.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from collections.abc import Iterable
 import numpy as np
 
 from pipeline.artifacts import StageFailed
+from pipeline.statistics import pass_at_k
 from pipeline.tracking import Context, Metrics
-from stages.parts.evaluation.behaviour import measure_behaviour
+from stages.parts.evaluation.suites import problem_results, response_means, response_rows
 from stages.parts.experience.collect import Experience, Row
 from stages.parts.experience.config import ExperienceConfig
 from stages.parts.policy.distributed import gather_objects
 from stages.parts.policy.model import Policy
 from stages.parts.rollouts.config import SamplingConfig
 from stages.parts.rollouts.engine import RolloutEngine
-from stages.parts.rollouts.requests import attach_scores, attach_texts, make_requests
+from stages.parts.rollouts.requests import answer_problems
 from stages.parts.rollouts.types import Problem
 
 
@@ -64,27 +66,25 @@ def rollout_metrics(experience: Experience) -> Metrics:
 def heldout_metrics(
     sampler: RolloutEngine, policy: Policy, problems: list[Problem], cfg: ExperienceConfig, context: Context, step: int
 ) -> Metrics:
-    """Sampled accuracy, length and behaviour on held-out problems, one response each."""
-    mine = problems[context.rank :: context.world_size]
+    """pass@k for small k, reward, length and behaviour on held-out problems, by suite."""
     sampling = SamplingConfig(cfg.temperature, cfg.top_p, cfg.top_k, cfg.max_response_tokens)
-    requests = make_requests(policy.tokenizer, mine, 1)
-    rollouts = sampler.generate(requests, sampling, (cfg.seed, f"{context.stage}/heldout", step))
-    attach_texts(policy, rollouts)
-    attach_scores(mine, rollouts, cfg.reward)
-    seen: dict[str, list[tuple[float, int, dict[str, float]]]] = defaultdict(list)
-    local = [
-        (problem.suite, rollout.score.parts["accuracy"], len(rollout.response_ids), measure_behaviour(rollout.text))
-        for problem, rollout in zip(mine, rollouts, strict=True)
-        if rollout.score is not None and rollout.score.value is not None
-    ]
-    for suite, accuracy, tokens, behaviour in gather_objects(local):
-        seen[suite].append((accuracy, tokens, behaviour))
+    noise_key = (cfg.seed, f"{context.stage}/heldout", step)
+    shard = (context.rank, context.world_size)
+    groups = answer_problems(
+        sampler, policy, problems, cfg.monitor_samples, sampling, noise_key, cfg.reward, shard, lambda answered: None
+    )
+    rows = gather_objects(response_rows(groups))
+    rows.sort(key=lambda row: (row["problem_id"], row["sample_index"]))  # whatever the ranks, sums have one order
     metrics: Metrics = {}
-    for suite, results in sorted(seen.items()):
-        metrics[f"heldout/{suite}/pass@1"] = _mean(accuracy for accuracy, _, _ in results)
-        metrics[f"heldout/{suite}/length"] = _mean(tokens for _, tokens, _ in results)
-        for name in results[0][2]:
-            metrics[f"heldout/{suite}/{name}"] = _mean(behaviour[name] for _, _, behaviour in results)
+    for suite in sorted({row["suite"] for row in rows}):
+        mine = [row for row in rows if row["suite"] == suite]
+        numbers = {"reward": _mean(row["score"] for row in mine if row["score"] is not None), **response_means(mine)}
+        results = problem_results(mine)
+        for k in (1, 2, 4, 8):
+            reached = [pass_at_k(result["n"], result["c"], k) for result in results if result["n"] >= k]
+            if reached:
+                numbers[f"pass@{k}"] = _mean(reached)
+        metrics |= {f"heldout/{suite}/{name}": value for name, value in numbers.items()}
     return metrics
 
 

@@ -30,13 +30,13 @@ def draw(pools: dict[str, list[Problem]], shares: dict[str, float], seed: int, c
 
 
 def training_problems(cfg: ExperienceConfig, folder: Path) -> tuple[dict[str, list[Problem]], list[Problem]]:
-    """Training problems by suite, and the dev problems that the monitors answer."""
+    """Training problems by suite, and the dev problems of all suites that the monitors answer."""
     pools = {suite: load_problems(folder, "train", [suite]) for suite in cfg.suites}
     if empty := [suite for suite, pool in pools.items() if not pool]:
         raise StageFailed(f"suites {empty} have no training problems; leave them out of `suites`")
-    heldout = [
-        problem for suite in cfg.suites for problem in load_problems(folder, "dev", [suite])[: cfg.monitor_problems]
-    ]
+    dev = load_problems(folder, "dev")
+    suites = dict.fromkeys((*cfg.suites, *(problem.suite for problem in dev)))
+    heldout = [problem for suite in suites for problem in [p for p in dev if p.suite == suite][: cfg.monitor_problems]]
     return pools, heldout
 
 
