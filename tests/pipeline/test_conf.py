@@ -71,6 +71,49 @@ def test_the_shape_of_r1_style() -> None:
     assert wired["distillation"]["student"] == wired["distillation_control"]["student"] == "student_base.model"
 
 
+def test_the_shape_of_r1_zero_and_deepseekmath() -> None:
+    zero = config("pipeline=r1_zero").stages
+    assert set(zero) == {"problems", "base", "reasoning_rl"}  # no demonstrations anywhere
+    assert zero["reasoning_rl"].inputs["policy"] == "base.model"
+    assert (zero["reasoning_rl"].reward.format, zero["reasoning_rl"].reward.language) == (1.0, 0.0)
+    cfg = config("pipeline=deepseekmath")
+    outcome, process = cfg.stages["outcome_rl"], cfg.stages["process_rl"]
+    assert (outcome.updates_per_rollout, outcome.algorithm.beta) == (1, 0.04)
+    assert outcome.algorithm.reference_reset_steps > 0
+    assert (outcome.supervision, process.supervision) == ("outcome", "process")
+    process.supervision = "outcome"
+    assert outcome == process  # side by side: nothing else differs
+
+
+def test_length_bias_differs_in_the_reduction_alone() -> None:
+    stages = config("pipeline=length_bias").stages
+    one, other = stages["sequence_mean_rl"], stages["constant_length_rl"]
+    assert (one.algorithm.reduction, other.algorithm.reduction) == ("sequence_mean", "constant_length")
+    other.algorithm.reduction = "sequence_mean"
+    assert one == other
+
+
+@pytest.mark.parametrize("paper", ["dapo", "dr_grpo", "gspo"])
+def test_experiments_of_papers_compose_with_smoke_in_any_order(paper: str) -> None:
+    one, other = config(f"experiment=[{paper},smoke]"), config(f"experiment=[smoke,{paper}]")
+    assert one.stages == other.stages and one.evaluation == other.evaluation
+    stage = one.stages["reasoning_rl"]
+    assert (stage.algorithm.name, stage.algorithm.beta, stage.steps) == (paper, 0.0, 4)
+    assert one.stages["general_rl"].algorithm.name == "grpo"  # these are papers on reasoning
+    real = config(f"experiment={paper}", "model=qwen3_0_6b").stages["reasoning_rl"]
+    sizes = (real.G, real.prompts_per_step, real.updates_per_rollout)
+    assert sizes == {"dapo": (16, 32, 16), "dr_grpo": (8, 16, 8), "gspo": (8, 32, 4)}[paper]
+    assert config(f"experiment={paper}", "G=6").stages["reasoning_rl"].G == 6
+    assert (
+        make_plan(config(f"experiment={paper}", "pipeline=r1_zero")).stage("reasoning_rl").cfg.algorithm.name == paper
+    )
+
+
+def test_what_dapo_rewards() -> None:
+    reward = config("experiment=dapo").stages["reasoning_rl"].reward
+    assert (reward.accuracy, reward.wrong, reward.format, reward.language) == (1.0, -1.0, 0.0, 0.0)
+
+
 def test_control_differs_from_distillation_in_its_data_alone() -> None:
     stages = config().stages
     one, other = stages["distillation"], stages["distillation_control"]
