@@ -145,10 +145,10 @@ def test_a_stage_can_be_left_out() -> None:
 @pytest.mark.parametrize(
     ("overrides", "tokens"),
     [
-        ((), 128),
+        ((), 96),
         (("model=qwen3_0_6b",), 2048),  # a model brings its scale
         (("model=qwen3_0_6b", "experiment=smoke"), 48),  # an experiment beats the model's
-        (("model=qwen3_0_6b", "experiment=smoke", "scale=tiny"), 128),  # the command line beats both
+        (("model=qwen3_0_6b", "experiment=smoke", "scale=tiny"), 96),  # the command line beats both
     ],
 )
 def test_scale_of_model_experiment_and_command_line(overrides: tuple[str, ...], tokens: int) -> None:
