@@ -129,15 +129,6 @@ def test_micro_batches_do_not_matter(critic):
         assert difference.agrees, difference
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("critic", TASKS)
-def test_ranks_and_engines_do_not_matter(critic):
-    pytest.importorskip("deepspeed")
-    splits = [SPLITS[0], Split("2 ranks", 2), *(Split(f"ZeRO-{stage}", 2, "deepspeed", stage, 64) for stage in (1, 3))]
-    for difference in compare(TASKS[critic], splits):
-        assert difference.agrees, difference
-
-
 def test_values_know_only_what_came_before():
     """V_t is the value of the state in which token t is chosen: token t itself must not move it."""
     from stages.parts.policy.batch import pad_batch
