@@ -6,6 +6,7 @@ import json
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,8 +64,15 @@ def transaction_log(data: bytes) -> Iterator[bytes]:
             whole = b""
 
 
-def recorded(folder: Path) -> dict:
-    """The records of one offline wandb folder."""
+def recorded(folder: Path, patience_seconds: float = 30) -> dict:
+    """The records of one offline wandb folder, once its writer, a process of its own, has closed it."""
+    until = time.monotonic() + patience_seconds
+    while (found := records_so_far(folder))["exit"] is None and time.monotonic() < until:
+        time.sleep(0.1)
+    return found
+
+
+def records_so_far(folder: Path) -> dict:
     from wandb.proto import wandb_internal_pb2
 
     (file,) = folder.glob("*.wandb")
