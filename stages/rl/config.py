@@ -10,6 +10,7 @@ from stages.parts.experience.config import ExperienceConfig, input_faults, sampl
 from stages.parts.losses.checks import NOISE_ALONE, inert, pinned, rl_faults, unusual
 from stages.parts.losses.config import AlgorithmConfig
 from stages.parts.losses.papers import CLIP_KNOBS, PAPERS
+from stages.parts.policy.outline import adapter_faults, trained_facts
 
 RECIPE_VERSION = 1
 INPUTS = {
@@ -61,8 +62,8 @@ def outline(cfg: RLConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     known = cfg.algorithm.name in PAPERS
     idle = _inert(cfg) if known else {}
     return Outline(
-        outputs={"model": policy},
-        faults=input_faults(cfg, inputs),
+        outputs={"model": trained_facts(cfg, policy)},
+        faults=input_faults(cfg, inputs) + adapter_faults(cfg, policy),
         warnings=unusual(cfg.algorithm, G=cfg.G, updates_per_rollout=cfg.updates_per_rollout) if known else [],
         parameters=policy.get("parameters"),
         steps=cfg.steps,

@@ -30,7 +30,8 @@ from stages.parts.experience.resume import experience_state, restored_experience
 from stages.parts.policy.checkpoint import checkpoint_tensors, load_checkpoint, save_checkpoint
 from stages.parts.policy.distributed import any_rank
 from stages.parts.policy.memory import PeakMemory
-from stages.parts.policy.model import load_policy, save_policy
+from stages.parts.policy.model import load_policy
+from stages.parts.policy.output import save_trained
 from stages.parts.policy.reference import Reference, load_reference
 from stages.parts.policy.schedule import learning_rate
 from stages.parts.policy.train_engine import TrainEngine, build_engine
@@ -87,9 +88,7 @@ def run(cfg: RLConfig, inputs: dict[str, Artifact], context: Context) -> Metrics
     if engine.sharded:
         sampler.load_weights(engine.full_state())
     progress.latest |= heldout_metrics(sampler, policy, heldout, cfg, context, progress.step)
-    state = engine.full_state()
-    if context.is_main:
-        context.declare("model", **save_policy(context.output("model"), state, policy))
+    save_trained(engine, inputs["policy"].path, cfg, context)
     frozen = [(reference.policy.model, cfg.engine, False)] if reference is not None else []
     needed = memory.metrics((policy.model, cfg.engine, True), *frozen)
     return progress.latest | needed | {"train/steps": progress.step}

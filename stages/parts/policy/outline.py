@@ -18,6 +18,14 @@ def trained_facts(cfg: TrainedStageConfig, model: dict[str, Any]) -> dict[str, A
     return facts
 
 
+def adapter_faults(cfg: TrainedStageConfig, model: dict[str, Any]) -> list[Fault]:
+    """An adapter stands beside whole weights: one that stood on another adapter could not be loaded."""
+    if cfg.lora.rank > 0 and not cfg.lora.merge and model.get("adapter"):
+        problem = "is false, and the model that this stage starts from is an adapter itself"
+        return [Fault("lora.merge", problem, "write lora.merge=true, here or for the stage before")]
+    return []
+
+
 def supervised_outline(cfg: SupervisedStageConfig, inputs: dict[str, dict[str, Any]], model_port: str) -> Outline:
     """The part of an outline that sft and distill share."""
     model = inputs.get(model_port, {})
@@ -27,6 +35,7 @@ def supervised_outline(cfg: SupervisedStageConfig, inputs: dict[str, dict[str, A
         steps=cfg.steps,
         tokens=cfg.steps * cfg.examples_per_step * cfg.max_tokens,
     )
+    outline.faults += adapter_faults(cfg, model)
     context = model.get("context_length")
     if context is not None and cfg.max_tokens > context:
         problem = f"is {cfg.max_tokens}, but the model reads {context} tokens"

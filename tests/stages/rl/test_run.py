@@ -13,8 +13,10 @@ from safetensors.torch import load_file
 from pipeline.artifacts import Artifact, Interrupted, StageFailed
 from pipeline.tracking import Context
 from stages.parts.losses.config import AlgorithmConfig
+from stages.parts.policy.config import LoRAConfig
+from stages.parts.policy.model import load_policy
 from stages.parts.verifiers.config import RewardConfig
-from stages.rl.config import RLConfig
+from stages.rl.config import RLConfig, outline
 from stages.rl.run import run
 from tests.stages.digits import digit_inputs
 
@@ -139,3 +141,19 @@ def test_a_sampler_on_other_weights_is_caught(inputs, tmp_path):
 def test_a_suite_without_problems_is_refused(inputs, tmp_path):
     with pytest.raises(StageFailed, match="general"):
         run(replace(CONFIG, suites={"general": 1.0}), inputs, context(tmp_path))
+
+
+def test_an_adapter_leaves_beside_its_base_where_that_is_asked_for(inputs, tmp_path):
+    lora = LoRAConfig(rank=2, merge=False, target_modules=["q_proj", "v_proj"])
+    run(replace(CONFIG, lora=lora), inputs, surroundings := context(tmp_path))
+    assert (tmp_path / "model" / "adapter_config.json").exists()
+    assert surroundings.facts["model"]["adapter"] is True
+    assert load_policy(tmp_path / "model").model.num_parameters() == surroundings.facts["model"]["parameters"]
+
+
+def test_an_adapter_on_an_adapter_is_refused():
+    cfg = replace(CONFIG, lora=LoRAConfig(rank=2, merge=False))
+    facts = {"policy": {"adapter": True}, "problems": {}}
+    assert [fault.key for fault in outline(cfg, facts).faults] == ["lora.merge"]
+    assert outline(replace(cfg, lora=LoRAConfig(rank=2)), facts).faults == []
+    assert outline(cfg, facts | {"policy": {"adapter": False}}).outputs["model"]["adapter"] is True
