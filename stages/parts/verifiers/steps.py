@@ -153,4 +153,4 @@ def _value(node: ast.expr) -> Fraction | None:
 
 
 def _numbers(node: ast.expr) -> list[Fraction]:
-    return [abs(Fraction(str(leaf.value))) for leaf in ast.walk(node) if isinstance(leaf, ast.Constant)]  # type: ignore[arg-type]
+    return [abs(Fraction(str(leaf.value))) for leaf in ast.walk(node) if isinstance(leaf, ast.Constant)]
