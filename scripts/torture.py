@@ -141,7 +141,7 @@ def await_phase(site: Site, process: subprocess.Popen[bytes], phase: str, kind: 
         crossing = now[0] == "sampling" and before[0] in ("update", "checkpoint write")
         if now[1] == kind and (crossing if phase == "weight sync" else now[0] == phase):
             if phase in ("sampling", "update", "evaluation"):
-                time.sleep(chance.uniform(0.0, 0.3))
+                time.sleep(chance.uniform(0.0, 0.05))
             return process.poll() is None
         before = now
         time.sleep(0.001)
