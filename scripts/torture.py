@@ -193,7 +193,7 @@ def full_disk(site: Site, free_kib: int, reference: dict[str, Any]) -> list[Tria
         ballast.unlink()
         return [Trial(name, lost=trouble or site.finish() or differences(site.store, reference))]
     finally:
-        subprocess.run(["umount", str(site.folder)], check=False)
+        subprocess.run(["umount", "--lazy", str(site.folder)], check=False)  # its processes are still ending
 
 
 def stale_locks(site: Site, reference: dict[str, Any]) -> list[Trial]:
