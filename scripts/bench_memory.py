@@ -36,10 +36,8 @@ from stages.parts.policy.supervised import supervised_step
 from stages.parts.policy.train_engine import TrainEngine, build_engine
 
 ENGINES = {"torch": EngineConfig()} | {f"zero{n}": EngineConfig("deepspeed", n) for n in (1, 2, 3)}
-GRADIENTS = (
-    "averaged_gradients",
-    "grad_partitions_flat_buffer",
-)  # where DeepSpeed keeps them between backward and step
+# Where DeepSpeed keeps gradients between backward and step.
+GRADIENTS = ("averaged_gradients", "all_grad_tensors", "grad_partitions_flat_buffer")
 STATES = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat")
 
 
