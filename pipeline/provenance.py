@@ -93,10 +93,10 @@ def source_digest(package: str) -> str:
         if path is None or name in found:
             continue
         found[name] = path
-        waiting += [*_imports(path, name), *_parents(name)]
+        waiting += [*_imports(path, path.stat().st_mtime_ns, name), *_parents(name)]
     total = hashlib.sha256()
     for name in sorted(found):
-        total.update(f"{name}\0{_content(found[name], found[name].stat().st_mtime_ns)[1]}\n".encode())
+        total.update(f"{name}\0{_content(found[name], found[name].stat().st_mtime_ns)}\n".encode())
     return total.hexdigest()[:16]
 
 
@@ -113,10 +113,12 @@ def _module_file(name: str) -> Path | None:
     return None
 
 
-def _imports(path: Path, name: str) -> list[str]:
+@functools.cache
+def _imports(path: Path, changed: int, name: str) -> list[str]:
+    """Modules that the file at `path`, module `name`, names; read once per state, as every stage's closure meets it."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     names: list[str] = []
-    for node in ast.walk(_content(path, path.stat().st_mtime_ns)[0]):
+    for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -127,7 +129,6 @@ def _imports(path: Path, name: str) -> list[str]:
 
 
 @functools.cache
-def _content(path: Path, changed: int) -> tuple[ast.Module, str]:
-    """Parsed once per state of the file: it may be edited while a long run goes on."""
-    text = path.read_bytes()
-    return ast.parse(text), hashlib.sha256(text).hexdigest()
+def _content(path: Path, changed: int) -> str:
+    """Read once per state of the file: it may be edited while a long run goes on."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
