@@ -17,7 +17,9 @@ from pipeline import provenance, store
 from pipeline.artifacts import MODEL_FACTS, Artifact, Interrupted, Port
 from pipeline.job import package_of, write_job
 from pipeline.launch import Launcher, Outcome, Stop
+from pipeline.lineage import write_lineage
 from pipeline.plan_types import Plan, PlannedStage
+from pipeline.sources import Digests
 from pipeline.summary import StageRecord, read_notes
 from pipeline.worker import is_disk_full
 
@@ -121,6 +123,7 @@ def _build_locked(
     if outcome.status != "done":
         return outcome
     record.manifest = manifest_of(planned, inputs, ports, folder, result | {"source_digest": source})
+    write_lineage(folder, record.manifest, planned, inputs, Digests.of_store(plan.store))
     store.seal(folder, record.manifest)
     record.folder = store.publish(*key)
     record.metrics, record.seconds = result["metrics"], result["seconds"]

@@ -28,6 +28,7 @@ from typing import Any
 from pipeline.artifacts import Interrupted
 
 MANIFEST = "artifact.json"
+LINEAGE = "lineage.json"  # in an output: how it came about (lineage.py). No part of its content, and of no digest
 LOCK_POLL_SECONDS = 0.2
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 # What the driver and the ranks tell each other in the partial folder; never part of a result.
@@ -61,9 +62,10 @@ def is_current(manifest: dict[str, Any], input_digests: dict[str, str]) -> bool:
 
 
 def digest_folder(folder: Path) -> str:
-    """sha256 over the relative names and contents of all files below `folder`; independent of times and order."""
+    """sha256 over the relative names and contents of all files below `folder`; independent of times and order, and of
+    the lineage beside the content: the same weights are the same, whatever commit they were made at."""
     total = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p != folder / LINEAGE):
         with path.open("rb") as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
         total.update(f"{path.relative_to(folder).as_posix()}\0{content}\n".encode())
