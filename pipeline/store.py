@@ -115,6 +115,14 @@ def _try_lock(descriptor: int, mode: int) -> bool:
     return True
 
 
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds this lock file now. Writes nothing."""
+    if not path.exists():
+        return False
+    with path.open("r+") as file:
+        return not _try_lock(file.fileno(), fcntl.LOCK_EX)
+
+
 @contextlib.contextmanager
 def rank_at_work(partial: Path) -> Iterator[None]:
     """Held by every rank while it lives, so that the ranks of a killed driver never write beside those of a new one."""

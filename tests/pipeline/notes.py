@@ -10,7 +10,7 @@ from pipeline.fingerprint import fingerprint
 from pipeline.kinds import Kind
 from pipeline.plan_types import Plan, PlannedStage, Source
 from pipeline.runner import execute
-from pipeline.sources import Digests, external_source
+from pipeline.sources import Digests
 from tests.pipeline.kinds.note import config as head
 
 KIND = Kind("note", head.NoteConfig, head.INPUTS, head.OUTPUTS, head.RECIPE_VERSION, head.outline)
@@ -47,10 +47,10 @@ class Notes:
         return self.folder / "stages" / stage
 
     def _source(self, port: str, wired: str, digests: Digests) -> Source:
-        if ":" in wired:
-            found = external_source(port, "dataset:conversations", wired, digests)
-            assert isinstance(found, Source)
-            return found
+        if wired.startswith("path:"):
+            path = Path(wired.removeprefix("path:"))
+            digest = digests.of(path)
+            return Source(port, "dataset:conversations", wired, digest[:16], path=path, digest=digest)
         maker, _, output = wired.partition(".")
         made = next(stage for stage in self.stages if stage.name == maker)
         return Source(port, "dataset:conversations", wired, made.fingerprint, stage=maker, output=output)
