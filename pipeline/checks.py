@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.artifacts import Fault
 from pipeline.config import EngineConfig, RunConfig, StageConfig
-from pipeline.hosts import host_faults, machines, spread_faults
+from pipeline.hosts import host_faults, hostfile_faults, machines, spread_faults
 from pipeline.messages import suggest
 from pipeline.plan_types import PlannedStage
 from pipeline.provenance import hardware
@@ -83,7 +83,7 @@ def engine_faults(engine: EngineConfig) -> list[Fault]:
 
 def machine_faults(planned: PlannedStage, cfg: RunConfig, warnings: list[str]) -> list[Fault]:
     """Ranks against launcher and hardware; ranks beyond the cores of a CPU are only a warning."""
-    key = f"stages.{planned.name}.num_ranks" if planned.cfg.num_ranks else "launcher.num_ranks"
+    key = "launcher.num_ranks" if planned.cfg.num_ranks is None else f"stages.{planned.name}.num_ranks"
     if planned.ranks < 1:
         return [Fault(key, f"is {planned.ranks}", "write at least 1")]
     launcher, machine = cfg.launcher, hardware()
@@ -97,6 +97,8 @@ def machine_faults(planned: PlannedStage, cfg: RunConfig, warnings: list[str]) -
                 )
             ]
     faults = batch_faults(planned, key)
+    if hostfile_faults(launcher):  # told once, for the run as a whole
+        return faults
     if launcher.kind == "slurm" or len(machines(launcher)) > 1:
         return faults + spread_faults(launcher, key, planned.ranks)  # of hardware that is not in sight
     if machine["gpus"] and planned.ranks > machine["gpus"]:

@@ -57,18 +57,33 @@ def read_hostfile(path: Path) -> dict[str, int]:
     return found
 
 
+def hostfile_faults(cfg: LauncherConfig) -> list[Fault]:
+    """What is wrong with the file itself; until that is put right there are no machines to speak of."""
+    if cfg.kind != "deepspeed" or cfg.hostfile is None:
+        return []
+    try:
+        found = read_hostfile(Path(cfg.hostfile))
+    except (OSError, ValueError) as reason:
+        return [Fault("launcher.hostfile", f"cannot be read: {reason}", "name a file of lines NAME slots=8")]
+    if not found:
+        problem = f"'{cfg.hostfile}' names no machine"
+        return [Fault("launcher.hostfile", problem, "write a line a machine: NAME slots=8")]
+    return []
+
+
 def host_faults(cfg: LauncherConfig) -> list[Fault]:
-    """A hostfile that cannot be read, and machines that cannot be reached."""
+    """Machines that the launcher does not read, a hostfile that cannot be read, machines that cannot be reached."""
+    if cfg.hostfile is not None and cfg.kind != "deepspeed":
+        remedy = "choose launcher=deepspeed, or write launcher.hosts=[A,B] with launcher=torchrun"
+        return [Fault("launcher.hostfile", f"is not read by launcher={cfg.kind}", remedy)]
+    if cfg.hosts and cfg.kind in ("local", "inline"):
+        remedy = "choose launcher=torchrun or launcher=deepspeed"
+        return [Fault("launcher.hosts", f"launcher={cfg.kind} stays on this machine", remedy)]
     if cfg.kind not in ("torchrun", "deepspeed"):
         return []
-    key = "launcher.hosts"
-    if cfg.kind == "deepspeed" and cfg.hostfile is not None:
-        key = "launcher.hostfile"
-        try:
-            if not read_hostfile(Path(cfg.hostfile)):
-                return [Fault(key, f"'{cfg.hostfile}' names no machine", "write a line a machine: NAME slots=8")]
-        except (OSError, ValueError) as reason:
-            return [Fault(key, f"cannot be read: {reason}", "name a file of lines NAME slots=8")]
+    if faults := hostfile_faults(cfg):
+        return faults
+    key = "launcher.hosts" if cfg.hostfile is None else "launcher.hostfile"
     others = [host for host in dict.fromkeys(machines(cfg)) if host not in local_names()]
     if not others:
         return []

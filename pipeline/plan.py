@@ -100,7 +100,7 @@ def _plan_stage(
         cached=False,
         outline=outline,
         threads=1,
-        ranks=stage.num_ranks or cfg.launcher.num_ranks,
+        ranks=cfg.launcher.num_ranks if stage.num_ranks is None else stage.num_ranks,
         forced=name in cfg.force,
         evaluates=name.removesuffix(EVAL) if name.endswith(EVAL) else None,
     )

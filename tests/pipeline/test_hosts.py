@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from pipeline import hosts
+from pipeline.compose import compose
 from pipeline.config import LauncherConfig
 from pipeline.hosts import host_faults, per_machine, read_hostfile, spread_faults, used_machines, why_unreachable
+from pipeline.messages import Refused
+from pipeline.plan import make_plan
 
 
 def hostfile(tmp_path: Path, text: str) -> LauncherConfig:
@@ -48,9 +51,25 @@ def test_a_hostfile_that_is_none(tmp_path: Path, text: str, told: str) -> None:
     assert fault.key == "launcher.hostfile" and told in fault.problem
 
 
-def test_a_hostfile_that_is_not_there() -> None:
+def test_a_hostfile_that_is_not_there(tmp_path: Path) -> None:
     (fault,) = host_faults(LauncherConfig(kind="deepspeed", hostfile="/nowhere/hostfile"))
     assert "cannot be read" in fault.problem
+    overrides = ["launcher=deepspeed", "launcher.hostfile=/nowhere/hostfile", f"output_dir={tmp_path}"]
+    with pytest.raises(Refused) as refused:  # the rest of the plan can do without it
+        make_plan(compose([*overrides, "launcher.num_ranks=2"]))
+    assert [fault.key for fault in refused.value.faults] == ["launcher.hostfile"]
+
+
+@pytest.mark.parametrize(
+    ("cfg", "key", "remedy"),
+    [
+        (LauncherConfig(kind="torchrun", hostfile="hosts"), "launcher.hostfile", "launcher.hosts=[A,B]"),
+        (LauncherConfig(kind="local", hosts=["elsewhere"]), "launcher.hosts", "choose launcher=torchrun"),
+    ],
+)
+def test_machines_that_the_launcher_does_not_read(cfg: LauncherConfig, key: str, remedy: str) -> None:
+    (fault,) = host_faults(cfg)
+    assert fault.key == key and remedy in fault.remedy
 
 
 @pytest.mark.parametrize("kind", ["torchrun", "deepspeed"])
@@ -74,4 +93,4 @@ def test_a_port_that_answers_is_reachable_and_a_closed_one_is_not(monkeypatch: p
 def test_this_machine_alone_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "why_unreachable", lambda host: 1 / 0)
     assert host_faults(LauncherConfig(kind="torchrun")) == []
-    assert host_faults(LauncherConfig(kind="local", hosts=["elsewhere"])) == []
+    assert host_faults(LauncherConfig(kind="deepspeed", hosts=["localhost"])) == []

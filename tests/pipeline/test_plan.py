@@ -254,6 +254,8 @@ def test_ranks_and_engines_that_do_not_go_together(cfg: RunConfig) -> None:
     assert "inline cannot run DeepSpeed" in refusal(cfg)[0]
     cfg.launcher.kind, cfg.stages["base"].engine.kind, cfg.stages["base"].engine.zero_stage = "local", "torch", 2
     assert refusal(cfg)[0].startswith("stages.base.engine.zero_stage: ZeRO-2 needs DeepSpeed")
+    cfg.stages["base"].engine.zero_stage, cfg.stages["base"].num_ranks = 0, 0
+    assert refusal(cfg) == ["stages.base.num_ranks: is 0 -> write at least 1"]
 
 
 def test_more_ranks_than_gpus_is_refused_and_than_cores_is_warned_of(
