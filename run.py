@@ -26,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pipeline import axes, compose, messages, sweep
 from pipeline.config import RunConfig
+from pipeline.launch_cluster import preview
 from pipeline.plan import make_plan
 from pipeline.table import plan_table
 
@@ -43,7 +44,7 @@ def run_one(composed: Callable[[], RunConfig], overrides: list[str], folder: Pat
         print(refusal, file=sys.stderr)
         return sweep.REFUSED, str(refusal)
     if cfg.dry_run:
-        print(plan_table(plan))
+        print(plan_table(plan) + preview(cfg.launcher, plan))
         return sweep.DONE, ""
     from pipeline.runner import execute
 

@@ -27,6 +27,7 @@ from pipeline.plan_types import PlannedStage
 from pipeline.provenance import visible_devices
 from pipeline.worker import OUT_OF_MEMORY_REMEDY, Place, run_rank
 
+PEER_SECONDS = 2.0  # after a rank has said that it lost another one: for the end of that one to be heard of
 STRAGGLER_SECONDS = 60.0  # for the other ranks to end, once one was interrupted
 DISK_FULL_MESSAGE = "the disk is full: free some space and run again"
 
@@ -135,11 +136,15 @@ class LocalLauncher:
             if "broken" in message:
                 return Outcome("failed", message["broken"].strip().splitlines()[-1], message["broken"])
             if "ended" in message:
-                rank = keys[message["ended"]]
-                statuses[rank] = message["status"]
-                if message["status"] != 0 and first is None:
+                rank, status = keys[message["ended"]], message["status"]
+                statuses[rank] = status
+                lost_peer = lost_only_a_peer(folder, rank)
+                # Who noticed may be heard of before the one who died; once we have killed, nothing more is learnt.
+                better = first is not None and deadline is not None and lost_only_a_peer(folder, first)
+                if status != 0 and (first is None or (better and not lost_peer)):
                     first = rank
-                    deadline = time.monotonic() + (STRAGGLER_SECONDS if message["status"] == INTERRUPTED else 0.0)
+                    patience = STRAGGLER_SECONDS if status == INTERRUPTED else PEER_SECONDS if lost_peer else 0.0
+                    deadline = time.monotonic() + patience
         return Outcome("interrupted") if asked > 1 and first is not None else outcome_of(folder, statuses, first)
 
 
@@ -166,6 +171,11 @@ class Devices:
             with self.changed:
                 self.free = sorted(self.free + taken)
                 self.changed.notify_all()
+
+
+def lost_only_a_peer(folder: Path, rank: int) -> bool:
+    path = folder / f"failure-{rank}.json"
+    return path.exists() and bool(json.loads(path.read_text())["lost_peer"])
 
 
 def outcome_of(folder: Path, statuses: dict[int, int], first: int | None) -> Outcome:

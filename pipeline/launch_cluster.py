@@ -22,8 +22,9 @@ from pathlib import Path
 from pipeline.config import LauncherConfig
 from pipeline.hosts import local_names, per_machine, used_machines
 from pipeline.launch import DISK_FULL_MESSAGE, Outcome, Stop, free_port
-from pipeline.plan_types import PlannedStage
-from pipeline.worker import ROOT, die_with_parent
+from pipeline.plan_types import Plan, PlannedStage
+from pipeline.store import partial_path
+from pipeline.worker import DRIVER, OUT_OF_MEMORY_REMEDY, ROOT, die_with_parent
 
 PORT = 29400  # rendezvous on the first machine; launcher.options.port
 KILL_SECONDS = 10.0
@@ -36,7 +37,7 @@ def torchrun_commands(cfg: LauncherConfig, folder: Path, ranks: int) -> list[lis
     hosts = used_machines(cfg, ranks)
     if hosts[0] in local_names() and len(hosts) == 1:
         return [[*base, "--standalone", "--nnodes=1", f"--nproc-per-node={ranks}", *worker]]
-    port = cfg.options.get("port", PORT)
+    port = cfg.options.get("port") or PORT
     rendezvous = [
         f"--nnodes={len(hosts)}",
         f"--nproc-per-node={per_machine(ranks, len(hosts))}",
@@ -58,7 +59,7 @@ def deepspeed_command(cfg: LauncherConfig, folder: Path, ranks: int) -> list[str
     elif cfg.hosts:
         machines = ["--hostfile", str(folder / "hostfile")]
     alone = free_port() if machines[0] == "--num_gpus" else PORT
-    port = ["--master_port", str(cfg.options.get("port", alone))]
+    port = ["--master_port", str(cfg.options.get("port") or alone)]
     return [
         sys.executable,
         "-m",
@@ -79,7 +80,8 @@ def hostfile_text(cfg: LauncherConfig, ranks: int) -> str:
 def slurm_script(cfg: LauncherConfig, folder: Path, ranks: int, threads: int) -> str:
     """For an allocation that exists (salloc) or for sbatch, which reads the #SBATCH lines: launcher.options."""
     nodes = len(used_machines(cfg, ranks))
-    options = {key: value for key, value in cfg.options.items() if key not in ("nodes", "port")}
+    own = ("nodes", "port")
+    options = {key: value for key, value in cfg.options.items() if key not in own and value is not None}
     shape = {"nodes": nodes, "ntasks": ranks, "ntasks-per-node": per_machine(ranks, nodes), "cpus-per-task": threads}
     header = [f"#SBATCH --{key.replace('_', '-')}={value}" for key, value in {**shape, **options}.items()]
     arguments = " ".join(f"--{key}={value}" for key, value in shape.items())
@@ -91,11 +93,27 @@ def slurm_script(cfg: LauncherConfig, folder: Path, ranks: int, threads: int) ->
             "set -euo pipefail",
             f"cd {shlex.quote(str(ROOT))}",
             'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-            f"export MASTER_PORT={cfg.options.get('port', PORT)}",
+            f"export MASTER_PORT={cfg.options.get('port') or PORT}",
             f"exec srun {arguments} --kill-on-bad-exit=1 --export=ALL {worker}",
             "",
         ]
     )
+
+
+def preview(cfg: LauncherConfig, plan: Plan) -> str:
+    """What would be started for the widest stage that has to run, for dry_run=true; "" where there is none."""
+    waiting = [stage for stage in plan.stages if stage.wanted and not stage.cached]
+    if not waiting or cfg.kind not in ("torchrun", "deepspeed", "slurm"):
+        return ""
+    stage = max(waiting, key=lambda one: one.ranks)
+    folder = partial_path(plan.store, stage.kind, stage.fingerprint).resolve()
+    if cfg.kind == "slurm":
+        text = slurm_script(cfg, folder, stage.ranks, stage.threads)
+    elif cfg.kind == "torchrun":
+        text = "\n".join(shlex.join(command) for command in torchrun_commands(cfg, folder, stage.ranks))
+    else:
+        text = shlex.join(deepspeed_command(cfg, folder, stage.ranks))
+    return f"\n{stage.name} would be started by\n\n{text}"
 
 
 @dataclass
@@ -118,7 +136,8 @@ class ClusterLauncher:
                 subprocess.Popen(
                     command,
                     cwd=ROOT,
-                    env=os.environ | {"PYTHONHASHSEED": "0"},  # the order of a set of texts is the same every time
+                    # The hash seed: the order of a set of texts is the same every time.
+                    env=os.environ | {"PYTHONHASHSEED": "0", DRIVER: f"{os.getpid()} {os.uname().nodename}"},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -127,7 +146,7 @@ class ClusterLauncher:
                 )
                 for command in commands
             ]
-        return self._follow(folder, processes, stop)
+        return self._follow(folder, processes, planned.ranks, stop)
 
     def _commands(self, folder: Path, planned: PlannedStage) -> list[list[str]]:
         if self.cfg.kind == "torchrun":
@@ -142,7 +161,7 @@ class ClusterLauncher:
             log.write(script)
         return [["bash", str(folder / "launch.sh")]]
 
-    def _follow(self, folder: Path, processes: list[subprocess.Popen[bytes]], stop: Stop) -> Outcome:
+    def _follow(self, folder: Path, processes: list[subprocess.Popen[bytes]], ranks: int, stop: Stop) -> Outcome:
         asked = 0
         while any(process.poll() is None for process in processes):
             failed = any(process.poll() not in (None, 0) for process in processes)
@@ -153,16 +172,20 @@ class ClusterLauncher:
                 end(processes)
             time.sleep(0.1)
         worst = next((process.returncode for process in processes if process.returncode), 0)
-        return self._outcome(folder, worst, asked > 0)
+        return self._outcome(folder, worst, ranks, asked > 0)
 
-    def _outcome(self, folder: Path, status: int, stopped: bool) -> Outcome:
+    def _outcome(self, folder: Path, status: int, ranks: int, stopped: bool) -> Outcome:
         """The tools fold exit statuses into their own, so the ranks' files tell what happened."""
         if status == 0 and (folder / "result.json").exists():
             return Outcome("done")
         failures = [json.loads(path.read_text()) for path in folder.glob("failure-*.json")]
         if failures:
-            first = min(failures, key=lambda failure: failure["time"])
-            return Outcome("failed", f"rank {first['rank']}: {first['message']}", first["traceback"])
+            first = min(failures, key=lambda failure: (failure["lost_peer"], failure["time"]))
+            silent = sorted(set(range(ranks)) - {failure["rank"] for failure in failures})
+            if first["lost_peer"] and silent:
+                told = f"rank {' or '.join(map(str, silent))} of {ranks}: the process was ended without a word"
+                return Outcome("failed", f"{told}; where that was for want of memory: {OUT_OF_MEMORY_REMEDY}")
+            return Outcome("failed", f"rank {first['rank']} of {ranks}: {first['message']}", first["traceback"])
         if stopped:
             return Outcome("interrupted")
         if shutil.disk_usage(folder).free < 2**20:

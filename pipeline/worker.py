@@ -13,6 +13,7 @@ import errno
 import importlib
 import math
 import os
+import select
 import shutil
 import signal
 import sys
@@ -33,6 +34,7 @@ OUT_OF_MEMORY_REMEDY = (
     "lower tokens_per_microbatch where the stage trains (the result stays the same), max_response_tokens where it"
     " samples, or take engine=zero3 on more ranks"
 )
+DRIVER = "POSTTRAIN_DRIVER"  # environment: process and machine of the driver, where others stand between it and a rank
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
@@ -110,6 +112,7 @@ def report_failure(folder: Path, place: Place, error: Exception) -> int:
         "message": explain(error, folder),
         "traceback": text,
         "expected": isinstance(error, StageFailed),
+        "lost_peer": is_lost_peer(error),
         "time": time.time(),
     }
     try:
@@ -123,6 +126,12 @@ def is_disk_full(error: BaseException) -> bool:
     """Also where a library hides the errno in its text (safetensors does)."""
     code = getattr(error, "errno", None)
     return code in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error)
+
+
+def is_lost_peer(error: BaseException) -> bool:
+    """Whether this rank only noticed that another one is gone (what gloo, NCCL and the rendezvous say then)."""
+    signs = ("Connection closed by peer", "Connection reset by peer", "remote process exited", "Broken pipe")
+    return any(sign in str(error) for sign in signs)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -147,6 +156,24 @@ def explain(error: Exception, folder: Path) -> str:
 def die_with_parent() -> None:
     """Ask the kernel to kill this process when its parent dies, whatever it is doing then."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def die_with_driver() -> None:
+    """As `die_with_parent`, for a rank whose parent is a tool that may outlive the driver (deepspeed's launcher does).
+    A driver on another machine cannot be watched; its ssh or srun hangs up on the rank."""
+    pid, _, machine = os.environ.get(DRIVER, "").partition(" ")
+    if machine != os.uname().nodename:
+        return
+    try:
+        driver = os.pidfd_open(int(pid))
+    except ProcessLookupError:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def watch() -> None:
+        select.select([driver], [], [])  # readable once it has ended
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def listen_for_stop(folder: Path, stop: threading.Event) -> None:
@@ -176,6 +203,7 @@ def place_from_environment() -> Place:
 def main() -> int:
     folder = Path(sys.argv[-1])  # deepspeed puts --local_rank before it
     die_with_parent()
+    die_with_driver()
     stop = threading.Event()
     listen_for_stop(folder, stop)
     status = run_rank(folder, place_from_environment(), stop)

@@ -80,6 +80,7 @@ def test_two_ranks_form_a_group_and_both_run(tmp_path):
     [
         ("raise", "rank 1 of 2: ValueError: a planted fault"),
         ("kill", "rank 1 of 2: the process was ended by SIGKILL"),
+        ("kill_late", "rank 1 of 2: the process was ended by SIGKILL"),
         ("exit", "rank 1 of 2: exit status 3"),
     ],
 )

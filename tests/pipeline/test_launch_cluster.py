@@ -1,26 +1,34 @@
-"""Launchers that go through other tools: as text for several machines, for real with torchrun on this one."""
+"""Launchers that go through other tools: as text for several machines, for real on this one."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
+
+import pytest
 
 from pipeline.config import LauncherConfig
 from pipeline.job import write_job
-from pipeline.launch import Stop
+from pipeline.launch import Stop, free_port
 from pipeline.launch_cluster import (
     ClusterLauncher,
     deepspeed_command,
     hostfile_text,
+    preview,
     slurm_script,
     torchrun_commands,
 )
 from pipeline.runner import execute
 from pipeline.worker import ROOT
-from tests.pipeline.build_plan import config, plan_of, planned
+from scripts.watching import descendants
+from tests.pipeline.build_plan import command, config, plan_of, planned
+from tests.pipeline.test_launch import alive, pids, wait_until
 
 
 def test_torchrun_on_one_machine_needs_no_port(tmp_path):
@@ -55,7 +63,7 @@ def test_deepspeed_reads_a_hostfile(tmp_path):
 
 
 def test_the_slurm_script(tmp_path):
-    options = {"nodes": 2, "partition": "gpu", "time": "04:00:00", "gpus_per_task": 1}
+    options = {"nodes": 2, "port": None, "partition": "gpu", "account": None, "time": "04:00:00", "gpus_per_task": 1}
     script = slurm_script(LauncherConfig(kind="slurm", options=options), tmp_path, 16, 4)
     assert (
         script
@@ -84,15 +92,89 @@ def test_outside_an_allocation_slurm_says_so(tmp_path):
     assert "#SBATCH --ntasks=1" in (tmp_path / "runs/run/console.log").read_text()
 
 
-def test_torchrun_runs_and_tells_which_rank_failed(tmp_path):
-    stage = planned("a", ranks=2, fail="raise", fail_rank=1, fail_at_step=2)
-    assert execute(plan_of(tmp_path, stage), config(tmp_path, "torchrun"), tmp_path / "runs/run", []) == 1
-    summary = json.loads((tmp_path / "runs/run/summary.json").read_text())
-    assert summary["error"]["message"] == "rank 1: ValueError: a planted fault"
-    stage.cfg.fail = ""
-    assert execute(plan_of(tmp_path, stage), config(tmp_path, "torchrun"), tmp_path / "runs/run", []) == 0
-    summary = json.loads((tmp_path / "runs/run/summary.json").read_text())
-    assert summary["stages"][0]["status"] == "resumed"
+def run(root: Path, launcher: str, **fields) -> dict:
+    """summary.json of a stage of two ranks."""
+    cfg = config(root, launcher)
+    cfg.launcher.options = {"port": free_port()}
+    execute(plan_of(root, planned("a", ranks=2, **fields)), cfg, root / "runs/run", [])
+    return json.loads((root / "runs/run/summary.json").read_text())
+
+
+@pytest.fixture
+def slurm_here(tmp_path, monkeypatch):
+    """Stand-ins for Slurm's commands: as many processes as --ntasks says, on this machine, inside an allocation."""
+    tools = {
+        "scontrol": "echo localhost",
+        "srun": """for word in "$@"; do
+    case $word in --ntasks=*) count=${word#*=} ;; --*) ;; *) break ;; esac
+    shift
+done
+for ((task = 0; task < count; task++)); do
+    SLURM_PROCID=$task SLURM_NTASKS=$count SLURM_LOCALID=$task "$@" &
+done
+for ((task = 0; task < count; task++)); do
+    wait -n || { status=$?; kill $(jobs -p); wait; exit $status; }
+done""",
+    }
+    (tmp_path / "bin").mkdir()
+    for name, text in tools.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "localhost")
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed", "slurm"])
+def test_two_ranks_run(tmp_path, launcher, slurm_here):
+    trace = tmp_path / "trace"
+    assert run(tmp_path, launcher, trace=str(trace))["stages"][0]["status"] == "ran"
+    assert len(set(pids(trace))) == 2
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("deepspeed", marks=pytest.mark.slow), "slurm"])
+def test_the_rank_that_failed_is_told(tmp_path, launcher, slurm_here):
+    trace = tmp_path / "trace"
+    failed = run(tmp_path, launcher, fail="raise", fail_rank=1, fail_at_step=2, trace=str(trace))
+    assert failed["error"]["message"] == "rank 1 of 2: ValueError: a planted fault"
+    assert not any(alive(pid) for pid in pids(trace))
+
+
+def test_a_rank_that_is_killed_is_told_and_not_the_one_that_lost_it(tmp_path):
+    """Its traceback cannot be had; the survivor's, about a closed connection, would blame the wrong one."""
+    began = time.monotonic()
+    failed = run(tmp_path, "torchrun", fail="kill", fail_rank=1, fail_at_step=2, steps=1000, step_seconds=0.1)
+    assert failed["error"]["message"].startswith("rank 1 of 2: the process was ended without a word; where that was")
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+def test_a_killed_driver_leaves_no_process(tmp_path, launcher):
+    """Also where the tool's own processes outlive it, as those of deepspeed do."""
+    trace = tmp_path / "trace"
+    stages = [{"name": "a", "ranks": 2, "steps": 1000, "step_seconds": 0.1, "trace": str(trace)}]
+    process = subprocess.Popen(command(tmp_path, launcher, stages), cwd=ROOT, stdout=subprocess.DEVNULL)
+    wait_until(lambda: trace.exists() and "step 2" in trace.read_text(), 60)
+    family = descendants(process.pid)
+    process.kill()
+    wait_until(lambda: not any(alive(pid) for pid in family), 10)
+    process.wait()
+    assert set(pids(trace)) < set(family)
+
+
+def test_the_command_is_shown_by_a_dry_run(tmp_path):
+    plan = plan_of(tmp_path, planned("narrow"), planned("wide", ranks=4, start=1))
+    folder = tmp_path.resolve() / "store/.partial" / f"count-{plan.stages[1].fingerprint}"
+    for kind, word in (
+        ("slurm", "#SBATCH --ntasks=4"),
+        ("torchrun", "--nproc-per-node=4"),
+        ("deepspeed", "--num_gpus 4"),
+    ):
+        text = preview(LauncherConfig(kind=kind), plan)
+        assert word in text and f"pipeline.worker {folder}" in text and text.startswith("\nwide would be started by")
+    assert preview(LauncherConfig(), plan) == ""
+    for stage in plan.stages:
+        stage.cached = True
+    assert preview(LauncherConfig(kind="slurm"), plan) == ""
 
 
 def test_a_stop_request_checkpoints_through_a_tool(tmp_path, monkeypatch):

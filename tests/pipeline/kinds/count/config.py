@@ -21,7 +21,7 @@ class CountConfig(StageConfig):
     value: float = 1.0
     shares: dict[str, float] = field(default_factory=lambda: {"a": 1.0})
     step_seconds: float = not_in_fingerprint(0.0)
-    fail: str = not_in_fingerprint("")  # raise | stage_failed | kill | exit | hang | nothing | disk_full
+    fail: str = not_in_fingerprint("")  # raise | stage_failed | kill | kill_late | exit | hang | nothing | ...
     fail_at_step: int = not_in_fingerprint(1)
     fail_rank: int = not_in_fingerprint(0)
     trace: str = not_in_fingerprint("")  # a file that gets a line for each start and each step

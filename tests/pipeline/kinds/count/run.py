@@ -63,6 +63,10 @@ def fail(cfg: CountConfig) -> None:
         raise StageFailed("it trained zero steps")
     if cfg.fail == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if cfg.fail == "kill_late":  # the others notice before it is dead
+        torch.distributed.destroy_process_group()
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
     if cfg.fail == "exit":
         os._exit(3)
     if cfg.fail == "disk_full":
