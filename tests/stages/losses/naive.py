@@ -22,12 +22,14 @@ class Response:
     entropy: list[float]
 
 
-def random_responses(seed: int, groups: int = 4, largest: int = 5, longest: int = 7) -> list[Response]:
+def random_responses(
+    seed: int, groups: int = 4, smallest: int = 2, largest: int = 5, longest: int = 7
+) -> list[Response]:
     """Ragged groups; ratios far enough from 1 that every branch of a clip is taken."""
     draw = random.Random(seed)
     responses = []
     for group in range(groups):
-        for _ in range(draw.randint(2, largest)):
+        for _ in range(draw.randint(smallest, largest)):
             length = draw.randint(1, longest)
             policy = [-draw.expovariate(1.0) for _ in range(length)]
             old = [p + draw.gauss(0, 0.4) for p in policy]
@@ -74,6 +76,32 @@ def advantages(algorithm: str, responses: list[Response], eps: float, rewards: l
         ]
         result = [0.0 if c else (a - centre) / (spread + eps) for a, c in zip(result, constant, strict=True)]
     return result
+
+
+def kl_to_go_advantages(responses: list[Response], beta: float, estimator: str, eps: float) -> list[list[float]]:
+    """REINFORCE++ with its KL in the reward: each token is worth the reward less the KL still to come, whitened over
+    all tokens of the batch; where prompts have several responses, the reward less its group's mean."""
+    in_groups = len({r.group for r in responses}) < len(responses)
+    rows = []
+    for response in responses:
+        baseline = mean([r.reward for r in responses if r.group == response.group]) if in_groups else 0.0
+        paid = [kl_term(estimator, o, f)[0] for o, f in zip(response.old, response.reference, strict=True)]
+        rows.append([response.reward - baseline - beta * sum(paid[t:]) for t in range(len(paid))])
+    everything = [a for row in rows for a in row]
+    return [[(a - mean(everything)) / (population_std(everything) + eps) for a in row] for row in rows]
+
+
+def process_advantages(
+    groups: list[int], steps: list[list[float]], ends: list[list[int]], lengths: list[int], eps: float, divide: bool
+) -> list[list[float]]:
+    """DeepSeekMath, section 4.1.3: all step rewards of a group normalised together, summed from each token onwards."""
+    rows = []
+    for i, length in enumerate(lengths):
+        pool = [reward for j, row in enumerate(steps) if groups[j] == groups[i] for reward in row]
+        spread = population_std(pool) + eps if divide else 1.0
+        normal = [(reward - mean(pool)) / spread for reward in steps[i]]
+        rows.append([sum(n for n, end in zip(normal, ends[i], strict=True) if end >= t) for t in range(length)])
+    return rows
 
 
 def token_term(algorithm, response, t, advantage, low, high, dual, ratio_max):
@@ -135,12 +163,17 @@ def loss_and_gradient(
         for i, r in enumerate(responses):
             for old, reference in zip(r.old, r.reference, strict=True):
                 rewards[i] -= beta * kl_term(estimator, old, reference)[0]
-    a = advantages(algorithm, responses, std_epsilon, rewards)
+    a = [
+        [one] * len(r.policy)
+        for one, r in zip(advantages(algorithm, responses, std_epsilon, rewards), responses, strict=True)
+    ]
+    if algorithm == "reinforce_pp" and place == "reward":
+        a = kl_to_go_advantages(responses, beta, estimator, std_epsilon)
     total, gradients = 0.0, []
     for i, r in enumerate(responses):
         row = []
         for t in range(len(r.policy)):
-            loss, slope = token_term(algorithm, r, t, a[i], epsilon, epsilon_high, dual, ratio_max)
+            loss, slope = token_term(algorithm, r, t, a[i][t], epsilon, epsilon_high, dual, ratio_max)
             if cap is not None:
                 correction = min(math.exp(r.old[t] - r.sampler[t]), cap)
                 loss, slope = loss * correction, slope * correction

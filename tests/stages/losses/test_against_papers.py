@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import random
 
+import pytest
+import torch
+
+from stages.parts.losses.advantages import process_advantages
 from stages.parts.losses.algorithms import ALGORITHMS
 from stages.parts.losses.reductions import REDUCTIONS
 from tests.stages.losses import batches, naive
@@ -47,12 +51,40 @@ def test_kl_in_the_loss(name, estimator):
         compare(naive.random_responses(seed), batches.config(name, beta=0.3, kl_estimator=estimator))
 
 
-@pytest.mark.parametrize("name", [name for name, row in ALGORITHMS.items() if not row.kl_to_go])
+@pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
 def test_kl_in_the_reward(name, estimator):
     for seed in SEEDS:
         cfg = batches.config(name, beta=0.3, kl_estimator=estimator, kl_place="reward")
         compare(naive.random_responses(seed), cfg)
+
+
+def test_kl_in_the_reward_of_single_responses():
+    """REINFORCE++ as first written: one response a prompt, no group mean."""
+    for seed in SEEDS:
+        responses = naive.random_responses(seed, groups=9, smallest=1, largest=1)
+        compare(responses, batches.config("reinforce_pp", beta=0.3, kl_estimator="k1", kl_place="reward"))
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo"])
+def test_process_supervision(name):
+    cfg = batches.config(name)
+    for seed in SEEDS:
+        draw = random.Random(seed)
+        groups = [group for group in range(3) for _ in range(draw.randint(2, 5))]
+        lengths = [draw.randint(1, 9) for _ in groups]
+        ends = [sorted(draw.sample(range(length), draw.randint(1, length))) for length in lengths]
+        steps = [[draw.choice([0.0, 1.0, draw.random()]) for _ in row] for row in ends]
+        result = process_advantages(
+            [batches.double(row) for row in steps],
+            [torch.tensor(row) for row in ends],
+            lengths,
+            torch.tensor(groups),
+            torch.ones(len(groups)).bool(),
+            cfg,
+        )
+        expected = naive.process_advantages(groups, steps, ends, lengths, cfg.std_epsilon, divide=name == "grpo")
+        assert (torch.cat(result.token_advantages_N) - batches.flat(expected)).abs().max() < 1e-8
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
