@@ -84,20 +84,38 @@ def source_digest(package: str) -> str:
 
     The closure is static (imports inside functions count too), over `pipeline/`, `stages/` and the package's own root.
     """
+    known = _KNOWN.get((ROOT, package))
+    if known is None or any(_changed(path) != changed for path, changed in known[0]):
+        files = _closure(package)
+        total = hashlib.sha256()
+        for name in sorted(files):
+            total.update(f"{name}\0{hashlib.sha256(files[name].read_bytes()).hexdigest()}\n".encode())
+        known = [(str(path), _changed(str(path))) for path in files.values()], total.hexdigest()[:16]
+        _KNOWN[ROOT, package] = known
+    return known[1]
+
+
+# (project, package) -> its files with the time of their last change, and their digest: files may be edited while a long
+# run goes on, and a sweep plans hundreds of jobs
+_KNOWN: dict[tuple[Path, str], tuple[list[tuple[str, int]], str]] = {}
+
+
+def _changed(path: str) -> int:
+    return os.stat(path).st_mtime_ns if os.path.exists(path) else 0
+
+
+def _closure(package: str) -> dict[str, Path]:
     roots = {"pipeline", "stages", package.split(".")[0]}
     found: dict[str, Path] = {}
     waiting = [f"{package}.config", f"{package}.run"]
     while waiting:
         name = waiting.pop()
-        path = _module_file(name) if name.split(".")[0] in roots else None
-        if path is None or name in found:
+        path = _module_file(name) if name not in found and name.split(".")[0] in roots else None
+        if path is None:
             continue
         found[name] = path
         waiting += [*_imports(path, path.stat().st_mtime_ns, name), *_parents(name)]
-    total = hashlib.sha256()
-    for name in sorted(found):
-        total.update(f"{name}\0{_content(found[name], found[name].stat().st_mtime_ns)}\n".encode())
-    return total.hexdigest()[:16]
+    return found
 
 
 def _parents(name: str) -> list[str]:
@@ -126,9 +144,3 @@ def _imports(path: Path, changed: int, name: str) -> list[str]:
             module = ".".join([*base, *([node.module] if node.module else [])])
             names += [module, *(f"{module}.{alias.name}" for alias in node.names)]
     return names
-
-
-@functools.cache
-def _content(path: Path, changed: int) -> str:
-    """Read once per state of the file: it may be edited while a long run goes on."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
