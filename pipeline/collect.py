@@ -22,7 +22,7 @@ from typing import Any
 from pipeline.artifacts import Fault, Interrupted
 from pipeline.lineage import lineage_of
 from pipeline.messages import Refused
-from pipeline.store import MANIFEST, is_locked, locked, retire
+from pipeline.store import LINEAGE, MANIFEST, is_locked, locked, retire
 
 SKIPPED = ("store", "stages", "wandb")  # folders below output_dir that hold no runs
 
@@ -60,8 +60,12 @@ def survey(output_dir: Path, unfinished: bool = False, keep: list[str] | None = 
 def needed_by(output_dir: Path) -> dict[str, list[str]]:
     """<kind>-<fingerprint> -> the runs that need it. Raises Refused where a run cannot be read."""
     found: dict[str, list[str]] = {}
+    leaning: dict[str, set[str]] = {}  # looked up once, for all runs
     for run in runs_below(output_dir):
-        for name in sorted(_needs(run, output_dir / "store")):
+        names = _needs(run, output_dir / "store")
+        for name in names - leaning.keys():
+            leaning[name] = _leans_on(output_dir / "store" / name, output_dir / "store")
+        for name in sorted(names.union(*(leaning[name] for name in names))):
             found.setdefault(name, []).append(str(run.relative_to(output_dir)))
     return found
 
@@ -111,8 +115,7 @@ def _needs(run: Path, store: Path) -> set[str]:
     names |= {path.resolve().name for path in (run / "stages").glob("*")}
     wired = [wired for stage in stages for wired in stage["inputs"].values() if wired]
     paths = [Path(one.removeprefix("path:")).expanduser() for one in wired if one.startswith("path:")]
-    names |= {name for path in paths if (name := entry_of(path, store))}
-    return names.union(*(_leans_on(store / name, store) for name in names))
+    return names | {name for path in paths if (name := entry_of(path, store))}
 
 
 def entry_of(path: Path, store: Path) -> str | None:
@@ -123,8 +126,10 @@ def entry_of(path: Path, store: Path) -> str | None:
 
 def _leans_on(entry: Path, store: Path) -> set[str]:
     """Other results whose files a result names: the base of an adapter, a model or data that its config reads."""
-    lineage = lineage_of(entry) if (entry / MANIFEST).exists() else None
-    paths = [origin.wired for origin in lineage.own.files.values()] if lineage is not None else []
+    paths: list[str] = []
+    for folder in sorted(file.parent for file in entry.glob(f"*/{LINEAGE}"))[:1]:  # all outputs say the same
+        lineage = lineage_of(folder)
+        paths += [origin.wired for origin in lineage.own.files.values()] if lineage is not None else []
     for file in entry.glob("*/adapter_config.json"):
         paths.append(json.loads(file.read_text()).get("base_model_name_or_path") or "")
     return {name for path in paths if path and (name := entry_of(Path(path), store))}
