@@ -8,6 +8,8 @@ from omegaconf import II
 
 from pipeline.artifacts import Fault
 
+DIVERGENCES = ("forward_kl", "reverse_kl", "jsd")  # of a teacher's distribution and a student's (distillation.py)
+
 
 @dataclass
 class LengthRules:

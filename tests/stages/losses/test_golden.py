@@ -240,20 +240,24 @@ def test_whitening_from_added_moments():
 def test_hard_and_soft_distillation():
     # teacher [2,1,0]/2, student uniform: KL 0.0784209520; NLL log 3; 0.5 * 1.0986122887 + 0.5 * 4 * 0.0784209520
     teacher, student, label = double([2.0, 1.0, 0.0]), double([1.0, 1.0, 1.0]), torch.tensor([0])
-    kl = token_divergence("forward", teacher, student, temperature=2.0)
+    kl = token_divergence("forward_kl", teacher, student, temperature=2.0)
     assert kl.item() == pytest.approx(0.0784209520, abs=TOLERANCE)
-    loss = hard_and_soft(teacher, student, label, temperature=2.0, hard_weight=0.5)
+    nll = -student.log_softmax(-1)[..., label].squeeze(-1)
+    assert nll.item() == pytest.approx(1.0986122887, abs=TOLERANCE)
+    loss = hard_and_soft(nll, kl, temperature=2.0, hard_weight=0.5)
     assert loss.item() == pytest.approx(0.7061480482, abs=TOLERANCE)
 
 
 @pytest.mark.parametrize(
     ("kind", "weight", "expected"),
     [
-        ("forward", 0.5, 0.2662167068),
-        ("reverse", 0.5, 0.3089936758),
+        ("forward_kl", 0.5, 0.2662167068),
+        ("reverse_kl", 0.5, 0.3089936758),
         ("jsd", 0.5, 0.0687115998),
         ("jsd", 0.1, 0.0239923068),
         ("jsd", 0.9, 0.0268728322),
+        ("jsd", 0.0, 0.2662167068),  # the limits: forward KL
+        ("jsd", 1.0, 0.3089936758),  # and reverse KL
     ],
 )
 def test_divergences(kind, weight, expected):

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from stages.parts.losses.algorithms import ALGORITHMS, LossInputs, policy_loss
+from stages.parts.losses.config import DIVERGENCES
 from stages.parts.losses.counts import BatchCounts, count_batch
-from stages.parts.losses.distillation import DIVERGENCES, token_divergence
+from stages.parts.losses.distillation import token_divergence
 from stages.parts.losses.kl import kl_estimate
 from stages.parts.losses.reductions import REDUCTIONS
 from tests.stages.losses import batches, naive
