@@ -12,6 +12,7 @@ Differs from the textbook:
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from pathlib import Path
@@ -35,7 +36,7 @@ from stages.parts.policy.config import TrainedStageConfig
 from stages.parts.policy.distributed import barrier, world
 from stages.parts.policy.model import Policy
 from stages.parts.policy.optimizer import MOMENTS, Update, parameter_groups
-from stages.parts.policy.scoring import LOGITS_AT_ONCE, Scorer, TokenStats
+from stages.parts.policy.scoring import LOGITS_AT_ONCE, Compare, Scorer, TokenStats
 from stages.parts.policy.train_engine import (
     Guard,
     StepResult,
@@ -100,11 +101,16 @@ class DeepSpeedEngine:
         self._create_states()
 
     def logps(
-        self, batch: TokenBatch, temperature: float = 1.0, entropy: bool = False, logits_at_once: int = LOGITS_AT_ONCE
+        self,
+        batch: TokenBatch,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        logits_at_once: int = LOGITS_AT_ONCE,
+        compare: Compare | None = None,
     ) -> TokenStats:
         with out_of_memory_names_knob(self.cfg):
             train_mode(self.policy.model, self.cfg)
-            return TokenStats(*self.deepspeed(batch, temperature, entropy, logits_at_once))
+            return TokenStats(*self.deepspeed(batch, temperature, entropy, logits_at_once, compare))
 
     def backward(self, loss: Tensor) -> None:
         with out_of_memory_names_knob(self.cfg):
@@ -198,21 +204,34 @@ class DeepSpeedEngine:
 
 
 class PartitionedReference:
-    """A frozen model whose parameters are spread over the ranks (ZeRO-3 without an optimizer)."""
+    """A frozen model whose parameters are spread over the ranks (ZeRO-3 without an optimizer).
 
-    def __init__(self, policy: Policy, cfg: TrainedStageConfig) -> None:
+    A teacher's head stays whole on every rank: its logits are wanted a chunk at a time, in the middle of the student's
+    forward pass, where nothing of the teacher is gathered."""
+
+    def __init__(self, policy: Policy, cfg: TrainedStageConfig, is_teacher: bool = False) -> None:
         join_alone()
         self.policy = policy
         policy.model.requires_grad_(False)
+        scorer = Scorer(policy.model)
+        self.head = copy.deepcopy(scorer.head) if is_teacher and scorer.splits else None
         config = deepspeed_config(cfg, world()[1], next(policy.model.parameters()).dtype)
         config["zero_optimization"].pop("offload_optimizer", None)
         del config["managed_gradient_accumulation"]
-        self.deepspeed, *_ = deepspeed.initialize(model=Scorer(policy.model), config=config)
+        self.deepspeed, *_ = deepspeed.initialize(model=scorer, config=config)
         self.deepspeed.eval()
 
     @torch.no_grad()
     def logps(self, batch: TokenBatch, temperature: float = 1.0) -> TokenStats:
         return TokenStats(*self.deepspeed(batch, temperature, False))
+
+    @torch.no_grad()
+    def before_head(self, batch: TokenBatch) -> Tensor:
+        return self.deepspeed(batch, 1.0, False, before_head=True)[0]
+
+    @torch.no_grad()
+    def logits(self, hidden_CH: Tensor) -> Tensor:
+        return hidden_CH if self.head is None else self.head(hidden_CH)
 
     @torch.no_grad()
     def load_state(self, state: dict[str, Tensor]) -> None:

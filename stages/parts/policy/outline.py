@@ -45,3 +45,35 @@ def supervised_outline(cfg: SupervisedStageConfig, inputs: dict[str, dict[str, A
     elif cfg.general_fraction > 0 and round(cfg.examples_per_step * cfg.general_fraction) == 0:
         outline.inert["general_fraction"] = f"of {cfg.examples_per_step} examples it rounds to none"
     return outline
+
+
+def vocabulary_faults(student: dict[str, Any], teacher: dict[str, Any], port: str = "teacher") -> list[Fault]:
+    """Whether the two read the same tokens. Embedding rows may differ in number (they are padded: Qwen2.5 has 151,936
+    and 152,064 for one tokenizer), so real tokens are compared, by hash."""
+    for key in ("tokenizer_hash", "tokenizer"):
+        if key in student and key in teacher:
+            if student[key] == teacher[key]:
+                return []
+            problem = f"the teacher's tokenizer ({teacher[key]}) is not the student's ({student[key]})"
+            remedy = "take a student of the teacher's family; text alone may come from any teacher: distill with "
+            return [Fault(f"inputs.{port}", problem, remedy + f"hard_weight=1, and {port} left out")]
+    return []
+
+
+def teacher_faults(student: dict[str, Any], teacher: dict[str, Any]) -> list[Fault]:
+    """What a teacher's distributions must agree in with the student that learns them; nothing where it is not known."""
+    faults = vocabulary_faults(student, teacher)
+    theirs, ours = teacher.get("end_tokens"), student.get("end_tokens")
+    if theirs and ours and not set(theirs) & set(ours):
+        problem = f"the teacher ends a response with {theirs}, the student with {ours}: it would learn to end unheard"
+        remedy = "name the teacher's end tokens in the student's generation_config.json (eos_token_id)"
+        faults.append(Fault("inputs.teacher", problem, remedy))
+    return faults
+
+
+def template_warnings(student: dict[str, Any], teacher: dict[str, Any]) -> list[str]:
+    """The teacher reads what the student's chat template writes."""
+    ours, theirs = student.get("template_hash"), teacher.get("template_hash")
+    if ours and theirs and ours != theirs:
+        return ["the teacher's chat template is not the student's: it reads prompts of a form that it was never shown"]
+    return []

@@ -1,4 +1,4 @@
-"""A frozen model that scores: the reference of a KL, or a teacher.
+"""A frozen model that scores: the reference of a KL, or a teacher, which gives whole distributions (soft_targets.py).
 
 Always loaded from its own folder (the stage's input checkpoint): a reference that is "the policy with its adapter off"
 is the wrong model as soon as an earlier stage trained an adapter (trl#3194).
@@ -26,6 +26,12 @@ class Reference(Protocol):
 
     def logps(self, batch: TokenBatch, temperature: float = 1.0) -> TokenStats: ...
 
+    def before_head(self, batch: TokenBatch) -> Tensor:
+        """hidden_NH of the N positions where mask_BT is not 0, in their order (scoring.py)."""
+
+    def logits(self, hidden_CH: Tensor) -> Tensor:
+        """logits_CV of any part of `before_head`; not a collective."""
+
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Become the model with these weights (reference reset of iterative GRPO); HF names, whole tensors."""
 
@@ -41,6 +47,13 @@ class TorchReference:
         return TokenStats(*self.scorer(batch, temperature, False))
 
     @torch.no_grad()
+    def before_head(self, batch: TokenBatch) -> Tensor:
+        return self.scorer(batch, 1.0, False, before_head=True)[0]
+
+    def logits(self, hidden_CH: Tensor) -> Tensor:
+        return self.scorer.logits(hidden_CH)
+
+    @torch.no_grad()
     def load_state(self, state: dict[str, Tensor]) -> None:
         own = self.policy.model.state_dict()
         if set(own) != set(state):
@@ -51,9 +64,13 @@ class TorchReference:
 
 def load_reference(path: Path, cfg: TrainedStageConfig, context: Context, trust_remote_code: bool = False) -> Reference:
     """The model in `path`, partitioned over the ranks under ZeRO-3, whole on each rank otherwise."""
-    policy = load_policy(path, cfg.dtype, trust_remote_code)
+    return frozen(load_policy(path, cfg.dtype, trust_remote_code), cfg)
+
+
+def frozen(policy: Policy, cfg: TrainedStageConfig, is_teacher: bool = False) -> Reference:
+    """`policy` as a reference; `before_head` and `logits` are for a teacher alone."""
     if cfg.engine.kind == "deepspeed" and cfg.engine.zero_stage == 3:
         from stages.parts.policy.deepspeed_engine import PartitionedReference
 
-        return PartitionedReference(policy, cfg)
+        return PartitionedReference(policy, cfg, is_teacher)
     return TorchReference(policy)

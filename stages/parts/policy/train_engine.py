@@ -24,7 +24,7 @@ from stages.parts.policy.config import OptimizerConfig, TrainedStageConfig
 from stages.parts.policy.distributed import any_rank, world
 from stages.parts.policy.model import Policy
 from stages.parts.policy.optimizer import Update, parameter_groups
-from stages.parts.policy.scoring import LOGITS_AT_ONCE, Scorer, TokenStats
+from stages.parts.policy.scoring import LOGITS_AT_ONCE, Compare, Scorer, TokenStats
 
 
 @dataclass
@@ -39,8 +39,16 @@ class TrainEngine(Protocol):
     policy: Policy
     sharded: bool  # the model's parameters are in pieces: sample from full_state(), never from policy.model
 
-    def logps(self, batch: TokenBatch, temperature: float = 1.0, entropy: bool = False) -> TokenStats:
-        """Log-probs of the batch's tokens where mask_BT is not 0; with a graph unless under torch.no_grad()."""
+    def logps(
+        self,
+        batch: TokenBatch,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        logits_at_once: int = LOGITS_AT_ONCE,
+        compare: Compare | None = None,
+    ) -> TokenStats:
+        """Log-probs of the batch's tokens where mask_BT is not 0; with a graph unless under torch.no_grad(). `compare`
+        sees the whole distribution of each of them (compared_BT)."""
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of a local sum with global denominators. Once a micro-batch, as often on every rank."""
@@ -78,11 +86,16 @@ class TorchEngine:
         self.guard = Guard(cfg.optimizer)
 
     def logps(
-        self, batch: TokenBatch, temperature: float = 1.0, entropy: bool = False, logits_at_once: int = LOGITS_AT_ONCE
+        self,
+        batch: TokenBatch,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        logits_at_once: int = LOGITS_AT_ONCE,
+        compare: Compare | None = None,
     ) -> TokenStats:
         with out_of_memory_names_knob(self.cfg):
             train_mode(self.policy.model, self.cfg)
-            return TokenStats(*self.scorer(batch, temperature, entropy, logits_at_once))
+            return TokenStats(*self.scorer(batch, temperature, entropy, logits_at_once, compare))
 
     def backward(self, loss: Tensor) -> None:
         with out_of_memory_names_knob(self.cfg):
