@@ -1,45 +1,85 @@
-"""`distill`: a student learns from a teacher's verified text (output distillation; logits come with a later issue)."""
+"""`distill`: a student learns from a teacher's verified text, and from the probabilities that the teacher gives it.
+
+    loss = hard_weight * NLL of the text + (1 - hard_weight) * temperature^2 * divergence from the teacher
+
+hard_weight=1 is output distillation: supervised training on text, from whatever teacher. Below it the teacher must be
+at hand: as a model that reads along (port `teacher`).
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.artifacts import Fault, Outline, Port
+from stages.parts.losses.config import DIVERGENCES
 from stages.parts.policy.config import SupervisedStageConfig
-from stages.parts.policy.outline import supervised_outline
+from stages.parts.policy.outline import supervised_outline, teacher_faults, template_warnings, vocabulary_faults
 
 RECIPE_VERSION = 1
 INPUTS = {
     "student": Port("model", "the model to train"),
     "data": Port("dataset:conversations", "the teacher's verified responses"),
     "general": Port("dataset:conversations", "a second source, mixed in with general_fraction", optional=True),
-    "teacher": Port("model", "checked for the same tokenizer; read only by losses that need its logits", optional=True),
+    "teacher": Port("model", "gives its probabilities where hard_weight is below 1", optional=True),
 }
 OUTPUTS = {"model": Port("model", "the trained student")}
+SOFT = ("objective", "temperature", "jsd_weight")  # what hard_weight=1 does not read
 
 
 @dataclass
 class DistillConfig(SupervisedStageConfig):
     kind: str = "distill"
+    hard_weight: float = 1.0  # of the text's NLL; the divergence has the rest. 1: text alone, no teacher is loaded
+    objective: str = "forward_kl"  # forward_kl | reverse_kl | jsd: the divergence of teacher and student
+    temperature: float = 1.0  # of both distributions in it; its weight grows with the square, as its gradient shrinks
+    jsd_weight: float = 0.5  # jsd: the teacher's share of the mixture (GKD's beta); 0 is forward KL, 1 reverse
+
+    @property
+    def is_soft(self) -> bool:
+        return self.hard_weight < 1.0
+
+    def faults(self) -> list[Fault]:
+        faults = super().faults()
+        if not 0.0 <= self.hard_weight <= 1.0:
+            faults.append(Fault("hard_weight", f"is {self.hard_weight}", "write a share from 0 (teacher) to 1 (text)"))
+        if self.objective not in DIVERGENCES:
+            faults.append(Fault("objective", f"'{self.objective}' is unknown", f"write {', '.join(DIVERGENCES)}"))
+        if not (self.temperature > 0.0 and math.isfinite(self.temperature)):
+            faults.append(Fault("temperature", f"is {self.temperature}", "write a positive number, 1.0"))
+        if not 0.0 <= self.jsd_weight <= 1.0:
+            faults.append(Fault("jsd_weight", f"is {self.jsd_weight}", "write a share between 0 and 1, 0.5"))
+        return faults
 
 
 def outline(cfg: DistillConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     outline = supervised_outline(cfg, inputs, "student")
-    if "teacher" in inputs:
-        outline.faults += vocabulary_faults(inputs.get("student", {}), inputs["teacher"])
+    student, teacher = inputs.get("student", {}), inputs.get("teacher")
+    if cfg.is_soft:
+        outline.faults += probability_faults(cfg, inputs)
+        if cfg.objective != "jsd":
+            outline.inert["jsd_weight"] = f"objective={cfg.objective} mixes nothing"
+            outline.redundant.append("jsd_weight")
+    else:
+        outline.inert |= dict.fromkeys(SOFT, "hard_weight=1 learns from the text alone")
+        # The loss without a teacher, whatever these are: a result of before they existed is still the same.
+        outline.redundant += [*SOFT, "hard_weight"]
+    if teacher is not None:
+        outline.faults += teacher_faults(student, teacher) if cfg.is_soft else vocabulary_faults(student, teacher)
+        outline.warnings += template_warnings(student, teacher) if cfg.is_soft else []
     if inputs.get("data", {}).get("rows") == 0:
         outline.faults.append(Fault("inputs.data", "holds no conversations", "wire a dataset with rows"))
     return outline
 
 
-def vocabulary_faults(student: dict[str, Any], teacher: dict[str, Any]) -> list[Fault]:
-    """Whether the two models read the same tokens. Embedding rows may differ in number (they are padded: Qwen2.5 has
-    151,936 and 152,064 for one tokenizer), so real tokens are compared, by hash."""
-    for key in ("tokenizer_hash", "tokenizer"):
-        if key in student and key in teacher:
-            if student[key] == teacher[key]:
-                return []
-            problem = f"the teacher's tokenizer ({teacher[key]}) is not the student's ({student[key]})"
-            return [Fault("inputs.teacher", problem, "take a student of the teacher's family, or leave the port out")]
+def probability_faults(cfg: DistillConfig, inputs: dict[str, dict[str, Any]]) -> list[Fault]:
+    """A divergence needs probabilities: text has none."""
+    if "teacher" not in inputs:
+        problem = f"is {cfg.hard_weight}, and the rest needs the teacher's probabilities, which text does not have"
+        remedy = "wire inputs.teacher, or learn from the text alone (output distillation): hard_weight=1"
+        return [Fault("hard_weight", problem, remedy)]
+    context = inputs["teacher"].get("context_length")
+    if context is not None and cfg.max_tokens > context:
+        return [Fault("max_tokens", f"is {cfg.max_tokens}, the teacher reads {context} tokens", f"write {context}")]
     return []

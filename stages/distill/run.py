@@ -1,14 +1,19 @@
-"""`distill`: output distillation. A student learns the teacher's verified text; the loop is that of `sft`."""
+"""`distill`: a student learns a teacher's text and, below hard_weight=1, its probabilities, in the loop of `sft`."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from pipeline.artifacts import Artifact, StageFailed
 from pipeline.tracking import Context, Metrics
-from stages.distill.config import DistillConfig, vocabulary_faults
+from stages.distill.config import DistillConfig
+from stages.distill.soft import soft_step
 from stages.parts.data.conversations import load_conversations
 from stages.parts.policy.examples import encode_source
 from stages.parts.policy.facts import model_facts
-from stages.parts.policy.model import load_policy
+from stages.parts.policy.model import Policy, load_policy
+from stages.parts.policy.outline import vocabulary_faults
+from stages.parts.policy.soft_targets import Targets, load_teacher
 from stages.parts.policy.supervised import train
 
 
@@ -26,4 +31,9 @@ def run(cfg: DistillConfig, inputs: dict[str, Artifact], context: Context) -> Me
         encode_source(name, conversations, policy.tokenizer, cfg.max_tokens, cfg.over_length)
         for name, conversations in rows.items()
     ]
-    return train(cfg, policy, inputs["student"].path, sources, context)
+    take_step = partial(soft_step, targets=_targets(cfg, inputs, policy)) if cfg.is_soft else None
+    return train(cfg, policy, inputs["student"].path, sources, context, take_step)
+
+
+def _targets(cfg: DistillConfig, inputs: dict[str, Artifact], policy: Policy) -> Targets:
+    return load_teacher(inputs["teacher"].path, policy, inputs["student"].path, cfg)

@@ -7,7 +7,9 @@ the first micro-batch (transformers#37766 and its many kin divided per micro-bat
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pipeline.artifacts import Interrupted, StageFailed
 from pipeline.tracking import Context, Metrics
@@ -24,9 +26,27 @@ from stages.parts.policy.output import save_trained
 from stages.parts.policy.schedule import learning_rate
 from stages.parts.policy.train_engine import TrainEngine, build_engine
 
+# engine, this rank's examples, config, learning rate -> metrics of the whole step, train/loss and train/tokens in them
+Step = Callable[[TrainEngine, list[Example], Any, float], Metrics]
+TOTALS = {
+    "train/tokens": "train/supervised_tokens",
+    "teacher/tokens": "teacher/total_tokens",
+}  # metric of a step -> sum
 
-def train(cfg: SupervisedStageConfig, policy: Policy, base: Path, sources: list[Source], context: Context) -> Metrics:
-    """Train `policy` (loaded from `base`) on `sources`, write the output port `model`, return the final metrics."""
+
+def train(
+    cfg: SupervisedStageConfig,
+    policy: Policy,
+    base: Path,
+    sources: list[Source],
+    context: Context,
+    take_step: Step | None = None,
+) -> Metrics:
+    """Train `policy` (loaded from `base`) on `sources`, write the output port `model`, return the final metrics.
+
+    take_step: the loss; None: `supervised_step`, the NLL of the text.
+    """
+    take_step = take_step or supervised_step
     per_step = shares(cfg.examples_per_step, cfg.general_fraction, sources)
     engine = build_engine(policy, cfg, context)
     step, totals, metrics = 0, {"train/supervised_tokens": 0.0}, {}
@@ -40,9 +60,11 @@ def train(cfg: SupervisedStageConfig, policy: Policy, base: Path, sources: list[
         first = _look_at_first_step(everyone, policy, cfg, context) if step == 0 else {}
         chosen = everyone[context.rank :: context.world_size]
         rate = learning_rate(step, cfg)
-        metrics = supervised_step(engine, chosen, cfg, rate)
+        metrics = take_step(engine, chosen, cfg, rate)
         step += 1
-        totals["train/supervised_tokens"] += metrics["train/tokens"]
+        for name, total in TOTALS.items():
+            if name in metrics:
+                totals[total] = totals.get(total, 0.0) + metrics[name]
         metrics["train/learning_rate"] = rate
         _log(context, cfg, step, metrics | first, time.monotonic() - started)
         stop = any_rank(context.stop.is_set()) and step < cfg.steps
