@@ -11,34 +11,62 @@ import re
 from typing import Any
 
 from pipeline.artifacts import StageFailed
+from stages.parts.data.tokenizer import CHAT_TEMPLATE, MODES_TEMPLATE
 
 Messages = list[dict[str, str]]
 
 _MARKER = re.compile(r"{%-?\s*generation\s*-?%}")
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+NO_MODES_REMEDY = "take a model whose template knows enable_thinking, or add that to its chat_template.jinja (as Qwen3)"
 
 
-def render_prompt(tokenizer: Any, messages: Messages) -> list[int]:
-    """Ids of the conversation with the generation prompt behind it; at most one BOS, as the template has it."""
-    text = _render(tokenizer, messages, add_generation_prompt=True)
+def render_prompt(tokenizer: Any, messages: Messages, thinking: bool = True) -> list[int]:
+    """Ids of the conversation with the generation prompt behind it; at most one BOS, as the template has it.
+
+    thinking=False: with an empty think block behind that, in the template's form where it has one.
+    """
+    text = prompt_text(tokenizer, messages, thinking)
     return _one_bos(tokenizer, tokenizer(text, add_special_tokens=False)["input_ids"])[0]
 
 
-def render_conversation(tokenizer: Any, messages: Messages) -> tuple[list[int], list[bool]]:
+def prompt_text(tokenizer: Any, messages: Messages, thinking: bool = True) -> str:
+    """What `render_prompt` tokenizes."""
+    text = _render(tokenizer, messages, add_generation_prompt=True)
+    if thinking:
+        return text
+    switched = _render(tokenizer, messages, add_generation_prompt=True, enable_thinking=False)
+    return text + THINK_OPEN + THINK_CLOSE if switched == text else switched
+
+
+def render_conversation(tokenizer: Any, messages: Messages, last_only: bool = False) -> tuple[list[int], list[bool]]:
     """Ids of a whole conversation and the mask of what the assistant says, end tokens included.
 
     Templates may rewrite earlier turns (Qwen3 strips their thinking): ids are always those of the finished
-    conversation, and the mask covers what is left of each turn. Raises StageFailed where nothing would be learned.
+    conversation, and the mask covers what is left of each turn; last_only: of the last turn. Raises StageFailed where
+    nothing would be learned.
     """
+    ids, mask = _with_mask(tokenizer, messages)
+    if last_only:
+        mask = _last_run(mask)
+    if not any(mask):
+        raise StageFailed("the chat template marks no assistant token of a conversation: nothing would be learned")
+    return _one_bos(tokenizer, ids, mask)
+
+
+def _with_mask(tokenizer: Any, messages: Messages) -> tuple[list[int], list[bool]]:
     if has_generation_markers(tokenizer):
         encoded = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
         ids, mask = list(encoded["input_ids"]), [bool(flag) for flag in encoded["assistant_masks"]]
         _include_end_tokens(tokenizer, ids, mask)
-    else:
-        ids, mask = _mask_by_differences(tokenizer, messages)
-    if not any(mask):
-        raise StageFailed("the chat template marks no assistant token of a conversation: nothing would be learned")
-    return _one_bos(tokenizer, ids, mask)
+        return ids, mask
+    return _mask_by_differences(tokenizer, messages)
+
+
+def _last_run(mask: list[bool]) -> list[bool]:
+    """Only the last stretch of ones."""
+    end = max((position + 1 for position, flag in enumerate(mask) if flag), default=0)
+    start = next((position + 1 for position in range(end - 1, -1, -1) if not mask[position]), 0)
+    return [start <= position < end for position in range(len(mask))]
 
 
 def has_generation_markers(tokenizer: Any) -> bool:
@@ -61,8 +89,27 @@ def split_thinking(text: str) -> tuple[str | None, str]:
     return reasoning.strip(), text[closed + len(THINK_CLOSE) :].strip()
 
 
-def _render(tokenizer: Any, messages: Messages, add_generation_prompt: bool = False) -> str:
-    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
+def require_modes(tokenizer: Any) -> None:
+    """See that the chat template expresses both thinking modes; the embedded one is replaced by its variant that does.
+
+    Raises StageFailed where no prompt can ask for an answer without thinking, or such an answer is not kept as it is.
+    """
+    if tokenizer.chat_template == CHAT_TEMPLATE:
+        tokenizer.chat_template = MODES_TEMPLATE
+    question = [{"role": "user", "content": "2+2?"}]
+    texts = [_render(tokenizer, question, add_generation_prompt=True, enable_thinking=on) for on in (True, False)]
+    block = texts[1][len(texts[0]) :] if texts[1].startswith(texts[0]) else ""
+    if not (block.strip().startswith(THINK_OPEN) and block.strip().endswith(THINK_CLOSE)):
+        raise StageFailed(f"the chat template cannot express an answer without thinking: {NO_MODES_REMEDY}")
+    answered = _render(tokenizer, [*question, {"role": "assistant", "content": THINK_OPEN + THINK_CLOSE + "4"}])
+    if not answered.startswith(texts[1] + "4"):
+        raise StageFailed(f"the chat template rewrites an empty think block: {NO_MODES_REMEDY}")
+
+
+def _render(tokenizer: Any, messages: Messages, add_generation_prompt: bool = False, **switches: bool) -> str:
+    return tokenizer.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=add_generation_prompt, **switches
+    )
 
 
 def _mask_by_differences(tokenizer: Any, messages: Messages) -> tuple[list[int], list[bool]]:

@@ -35,6 +35,18 @@ CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
 )
+# The same with both thinking modes: enable_thinking=False puts an empty block into the prompt, and of earlier turns the
+# answers alone are kept, as in Qwen3's. A single turn is rendered alike by both. `modes: true` of a stage brings it in.
+MODES_TEMPLATE = CHAT_TEMPLATE.replace(
+    "{%- generation -%}{{- message['content'] + '<|end|>' -}}",
+    "{%- set said = message['content'] if loop.last else message['content'].split('</think>')[-1] -%}"
+    "{%- generation -%}{{- said + '<|end|>' -}}",
+).replace(
+    "{{- '<|assistant|>' -}}{%- endif -%}",
+    "{{- '<|assistant|>' -}}"
+    "{%- if enable_thinking is defined and enable_thinking is false -%}{{- '<think></think>' -}}{%- endif -%}"
+    "{%- endif -%}",
+)
 
 
 def build_backend() -> Tokenizer:
