@@ -34,14 +34,14 @@ def _table(run: RunView, stages: list[StageView]) -> str:
 
 def _row(run: RunView, stage: StageView) -> list[str]:
     accuracies = [
-        f"{text(suite)} {percent(sum(rates.values()) / len(rates))}" for suite, rates in _rates(run, stage).items()
+        f"{text(suite)} {percent(sum(rates.values()) / len(rates))}" for suite, rates in rates_of(run, stage).items()
     ]
     return [
         f"{text(stage.name)} <small>{text(stage.kind)}</small>",
         "<br>".join(accuracies) or "–",
-        duration(_seconds(stage)),
-        duration(_sum(stage, "time/sample_seconds")),
-        count(_sum(stage, "rollout/tokens")),
+        duration(seconds_of(stage)),
+        duration(sum_of(stage, "time/sample_seconds")),
+        count(sum_of(stage, "rollout/tokens")),
         _bytes(stage.metrics.get("memory/peak_bytes")),
         _bytes(stage.metrics.get("memory/state_bytes")),
     ]
@@ -54,10 +54,10 @@ def _verdict(run: RunView, grpo: StageView, ppo: StageView) -> str:
         with_critic, without = ppo.metrics.get(key), grpo.metrics.get(key)
         if with_critic and without:
             told.append(f"<b>{with_critic / without:.2f}×</b> the {name} (the articles: about 2×)")
-    if _seconds(grpo):
-        told.append(f"<b>{_seconds(ppo) / _seconds(grpo):.2f}×</b> the time")
-    for suite, rates in _rates(run, ppo).items():
-        gap = paired_difference(rates, _rates(run, grpo).get(suite, {}))
+    if seconds_of(grpo):
+        told.append(f"<b>{seconds_of(ppo) / seconds_of(grpo):.2f}×</b> the time")
+    for suite, rates in rates_of(run, ppo).items():
+        gap = paired_difference(rates, rates_of(run, grpo).get(suite, {}))
         if gap is not None:
             interval = f"{signed(gap.low)} … {signed(gap.high)}"
             told.append(f"{text(suite)} <b>{signed(gap.mean)}</b> points, 95% interval {interval}, paired")
@@ -65,7 +65,7 @@ def _verdict(run: RunView, grpo: StageView, ppo: StageView) -> str:
     return f"<p>{text(ppo.name)} against {text(grpo.name)}:</p><ul>{items}</ul>"
 
 
-def _rates(run: RunView, stage: StageView) -> dict[str, dict[str, float]]:
+def rates_of(run: RunView, stage: StageView) -> dict[str, dict[str, float]]:
     """suite -> problem -> share of its responses that were right."""
     rates: dict[str, dict[str, float]] = {}
     evaluation = run.evaluation(stage.name)
@@ -75,12 +75,13 @@ def _rates(run: RunView, stage: StageView) -> dict[str, dict[str, float]]:
     return rates
 
 
-def _seconds(stage: StageView) -> float:
+def seconds_of(stage: StageView) -> float:
     """What it took when it was computed, cached now or not."""
     return stage.artifact.get("seconds") or stage.seconds
 
 
-def _sum(stage: StageView, key: str) -> float:
+def sum_of(stage: StageView, key: str) -> float:
+    """Over all that was recorded of a metric."""
     return sum(row[key] for row in stage.rows if row.get(key) is not None)
 
 

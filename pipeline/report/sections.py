@@ -11,6 +11,7 @@ from pipeline.report.curves import curves
 from pipeline.report.emergence import emergence, length_bias, questions
 from pipeline.report.load import RunView, StageView
 from pipeline.report.page import block, chip, count, details, duration, number, percent, section, table, text
+from pipeline.report.siblings import siblings
 
 SIDE_BY_SIDE_PROBLEMS = 2  # a suite
 SAMPLES_A_STAGE = 4
@@ -22,6 +23,7 @@ def all_sections(run: RunView) -> str:
         section("The chain", chain(run), "Each stage reads what the lines lead to: solid a model, dashed data."),
         capability(run),
         critic(run),
+        siblings(run),
         emergence(run),
         questions(run),
         length_bias(run),
