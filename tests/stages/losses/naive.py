@@ -146,43 +146,54 @@ def loss_and_gradient(
     reduction: str,
     responses: list[Response],
     *,
-    epsilon: float,
-    epsilon_high: float,
-    length_limit: int,
     std_epsilon: float = 1e-6,
     beta: float = 0.0,
     estimator: str = "k3",
     place: str = "loss",
-    dual: float | None = None,
-    ratio_max: float = 2.0,
-    cap: float | None = None,
-    entropy_bonus: float = 0.0,
+    **knobs,
 ) -> tuple[float, list[list[float]]]:
+    """From rewards to the loss and its derivative by each token's log-prob."""
     rewards = [r.reward for r in responses]
     if place == "reward":
         for i, r in enumerate(responses):
             for old, reference in zip(r.old, r.reference, strict=True):
                 rewards[i] -= beta * kl_term(estimator, old, reference)[0]
-    a = [
-        [one] * len(r.policy)
-        for one, r in zip(advantages(algorithm, responses, std_epsilon, rewards), responses, strict=True)
-    ]
+    once = advantages(algorithm, responses, std_epsilon, rewards)
+    pushed = [[advantage] * len(r.policy) for advantage, r in zip(once, responses, strict=True)]
     if algorithm == "reinforce_pp" and place == "reward":
-        a = kl_to_go_advantages(responses, beta, estimator, std_epsilon)
+        pushed = kl_to_go_advantages(responses, beta, estimator, std_epsilon)
+    return loss_of_advantages(
+        algorithm, reduction, responses, pushed, beta=beta if place == "loss" else 0.0, estimator=estimator, **knobs
+    )
+
+
+def loss_of_advantages(
+    algorithm: str,
+    reduction: str,
+    responses: list[Response],
+    pushed: list[list[float]],
+    *,
+    epsilon: float,
+    epsilon_high: float,
+    length_limit: int,
+    beta: float = 0.0,
+    estimator: str = "k3",
+    dual: float | None = None,
+    ratio_max: float = 2.0,
+    cap: float | None = None,
+    entropy_bonus: float = 0.0,
+) -> tuple[float, list[list[float]]]:
+    """pushed: the advantage of each token; beta: of a KL in the loss."""
     total, gradients = 0.0, []
-    for i, r in enumerate(responses):
-        row = []
-        for t in range(len(r.policy)):
-            loss, slope = token_term(algorithm, r, t, a[i][t], epsilon, epsilon_high, dual, ratio_max)
+    for r, row in zip(responses, pushed, strict=True):
+        weight = token_weight(reduction, r, responses, length_limit)
+        gradients.append([])
+        for t, advantage in enumerate(row):
+            loss, slope = token_term(algorithm, r, t, advantage, epsilon, epsilon_high, dual, ratio_max)
             if cap is not None:
                 correction = min(math.exp(r.old[t] - r.sampler[t]), cap)
                 loss, slope = loss * correction, slope * correction
-            if place == "loss":
-                kl, kl_slope = kl_term(estimator, r.policy[t], r.reference[t])
-                loss, slope = loss + beta * kl, slope + beta * kl_slope
-            loss -= entropy_bonus * r.entropy[t]
-            weight = token_weight(reduction, r, responses, length_limit)
-            total += weight * loss
-            row.append(weight * slope)
-        gradients.append(row)
+            kl, kl_slope = kl_term(estimator, r.policy[t], r.reference[t])
+            total += weight * (loss + beta * kl - entropy_bonus * r.entropy[t])
+            gradients[-1].append(weight * (slope + beta * kl_slope))
     return total, gradients
