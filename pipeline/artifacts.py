@@ -26,6 +26,7 @@ MODEL_FACTS = (
     "vocab_size",
     "tokenizer_hash",
     "template_hash",
+    "thinking_modes",
     "end_tokens",
     "dtype",
     "context_length",

@@ -9,6 +9,7 @@ from pipeline.tracking import Context, Metrics
 from stages.distill.config import DistillConfig
 from stages.distill.soft import soft_step
 from stages.parts.data.conversations import load_conversations
+from stages.parts.data.template import require_modes
 from stages.parts.policy.examples import encode_source
 from stages.parts.policy.facts import model_facts
 from stages.parts.policy.model import Policy, load_policy
@@ -24,6 +25,8 @@ def run(cfg: DistillConfig, inputs: dict[str, Artifact], context: Context) -> Me
         if faults:
             raise StageFailed(f"{faults[0].problem}; {faults[0].remedy}")
     policy = load_policy(inputs["student"].path, cfg.dtype)
+    if cfg.modes:
+        require_modes(policy.tokenizer)
     rows = {"data": load_conversations(inputs["data"].path)}
     if "general" in inputs and cfg.general_fraction > 0:
         rows["general"] = load_conversations(inputs["general"].path)

@@ -16,6 +16,7 @@ from pipeline.artifacts import Fault, Outline, Port
 from stages.parts.experience.config import ExperienceConfig, input_faults, sampled_tokens
 from stages.parts.losses.checks import algorithm_faults, rl_faults
 from stages.parts.losses.config import AlgorithmConfig, LengthRules
+from stages.parts.rollouts.config import budget_fields
 
 RECIPE_VERSION = 1
 INPUTS = {
@@ -108,7 +109,7 @@ def outline(cfg: PPOConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
         tokens=sampled_tokens(cfg),
         inert=idle,
         # Ratios and values of one update a rollout are 1 and the old ones up to rounding, so their bounds stay in.
-        redundant=[key for key in idle if not key.startswith("algorithm.")],
+        redundant=budget_fields(cfg) + [key for key in idle if not key.startswith("algorithm.")],
     )
 
 

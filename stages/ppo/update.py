@@ -88,7 +88,7 @@ def assign_advantages(experience: Experience, cfg: PPOConfig) -> Metrics:
         row.trained = row.reward == row.reward and not cut
         row.advantages = row.returns = [0.0] * len(row.rollout.response_ids)
     rows = [row for row in experience.rows if row.trained]
-    mask_NT = _padded([[1.0] * len(row.rollout.response_ids) for row in rows])
+    mask_NT = _padded([row.rollout.mask for row in rows])
     values_NT, kl_NT = _padded([row.old_values or [] for row in rows]), torch.zeros_like(mask_NT)
     if algorithm.beta > 0:
         old_NT, reference_NT = (

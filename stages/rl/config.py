@@ -11,6 +11,7 @@ from stages.parts.losses.checks import NOISE_ALONE, inert, pinned, rl_faults, un
 from stages.parts.losses.config import AlgorithmConfig
 from stages.parts.losses.papers import CLIP_KNOBS, PAPERS
 from stages.parts.policy.outline import adapter_faults, trained_facts
+from stages.parts.rollouts.config import budget_fields
 
 RECIPE_VERSION = 1
 INPUTS = {
@@ -69,7 +70,7 @@ def outline(cfg: RLConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
         steps=cfg.steps,
         tokens=sampled_tokens(cfg),
         inert=idle,
-        redundant=_redundant(cfg, idle),
+        redundant=budget_fields(cfg) + _redundant(cfg, idle),
         pinned={f"algorithm.{knob}": why for knob, why in pinned(cfg.algorithm.name).items()} if known else {},
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.artifacts import Fault, Outline, Port
 from pipeline.config import StageConfig
-from stages.parts.rollouts.config import sampling_faults
+from stages.parts.rollouts.config import STOP_TEXT, budget_fields, sampling_faults
 from stages.parts.verifiers.config import RewardConfig
 
 RECIPE_VERSION = 1
@@ -32,6 +32,8 @@ class SampleConfig(StageConfig):
     top_p: float = 1.0
     top_k: int = 0
     max_response_tokens: int = 128
+    thinking_budget: int | None = None  # tokens of the think block, at most; what is cut short by it is not kept
+    stop_text: str = STOP_TEXT
     reward: RewardConfig = field(default_factory=lambda: RewardConfig(format=1.0))  # format 0: any form is kept
     min_language: float = 0.9  # drop reasoning with a smaller share of words in the prompt's language
     max_repetition: float = 0.5  # drop reasoning with a larger share of repeated 4-grams of words
@@ -53,7 +55,7 @@ class SampleConfig(StageConfig):
 
 def outline(cfg: SampleConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     """Upper bounds from the sizes of the problem set."""
-    plan = Outline(parameters=inputs["policy"].get("parameters"))
+    plan = Outline(parameters=inputs["policy"].get("parameters"), redundant=budget_fields(cfg))
     known: dict[str, dict[str, int]] | None = inputs["problems"].get("suites")
     if known is None:
         return plan

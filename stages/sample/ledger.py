@@ -27,6 +27,12 @@ REASONS = (
     "duplicate",  # of a kept one of the same problem, spaces aside
     "over_limit",  # keep_per_problem are there already
 )
+FORCED = "forced"  # cut short by a thinking budget: the stop text is never trained on
+
+
+def reasons(cfg: SampleConfig) -> tuple[str, ...]:
+    """Those that this stage's ledger tells."""
+    return REASONS if cfg.thinking_budget is None else (*REASONS, FORCED)
 
 
 def judge_group(group: RolloutGroup, cfg: SampleConfig, tokenizer: Any) -> list[str]:
@@ -56,6 +62,8 @@ def fault_of(rollout: Rollout, cfg: SampleConfig) -> str | None:
         return "unjudged"
     if rollout.truncated:
         return "truncated"
+    if rollout.forced:
+        return FORCED
     if score.parts["accuracy"] < 1.0:
         return "wrong"
     if cfg.reward.format > 0 and score.parts["format"] < 1.0:
@@ -73,28 +81,30 @@ def fault_of(rollout: Rollout, cfg: SampleConfig) -> str | None:
 
 def drifts(group: RolloutGroup, rollout: Rollout, tokenizer: Any) -> bool:
     """Whether the conversation, rendered for training, is not token for token what was sampled."""
-    ids, mask = render_conversation(tokenizer, conversation(group, rollout)["messages"])
+    ids, mask = render_conversation(tokenizer, conversation(group, rollout)["messages"], last_only=True)
     start = mask.index(True)
     learned = [token for token, flag in zip(ids, mask, strict=True) if flag]
     return ids[:start] != rollout.prompt_ids or learned != rollout.response_ids
 
 
 def conversation(group: RolloutGroup, rollout: Rollout) -> dict[str, Any]:
-    """A kept response as a row of `dataset:conversations`."""
+    """A kept response as a row of `dataset:conversations`; what earlier turns of the prompt said is not learned."""
     messages = [*group.problem.messages, {"role": "assistant", "content": rollout.text}]
-    return {"messages": messages, "problem_id": group.problem.id, "suite": group.problem.suite}
+    row = {"messages": messages, "problem_id": group.problem.id, "suite": group.problem.suite}
+    earlier = any(turn["role"] == "assistant" for turn in group.problem.messages)
+    return row | {"loss": "last"} if earlier else row
 
 
-def ledger_row(group: RolloutGroup, verdicts: list[str]) -> dict[str, Any]:
-    """A problem's line: sampled = kept + the sum of the reasons."""
+def ledger_row(group: RolloutGroup, verdicts: list[str], names: tuple[str, ...] = REASONS) -> dict[str, Any]:
+    """A problem's line: sampled = kept + the sum of the reasons `names`."""
     counts = Counter(verdicts)
     row = {"problem_id": group.problem.id, "suite": group.problem.suite, "family": group.problem.family}
-    return row | {"sampled": len(verdicts), KEPT: counts[KEPT]} | {reason: counts[reason] for reason in REASONS}
+    return row | {"sampled": len(verdicts), KEPT: counts[KEPT]} | {reason: counts[reason] for reason in names}
 
 
-def ledger_metrics(rows: list[dict[str, Any]]) -> dict[str, float]:
+def ledger_metrics(rows: list[dict[str, Any]], names: tuple[str, ...] = REASONS) -> dict[str, float]:
     """Totals over problems: `ledger/sampled`, `ledger/kept`, `ledger/<reason>`, and shares."""
-    totals = {name: sum(row[name] for row in rows) for name in ("sampled", KEPT, *REASONS)}
+    totals = {name: sum(row[name] for row in rows) for name in ("sampled", KEPT, *names)}
     metrics = {f"ledger/{name}": float(total) for name, total in totals.items()}
     metrics["ledger/problems"] = float(len(rows))
     metrics["ledger/problems_kept"] = float(sum(row[KEPT] > 0 for row in rows))

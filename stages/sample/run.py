@@ -16,13 +16,13 @@ from stages.parts.data.conversations import save_conversations
 from stages.parts.data.problems import load_problems
 from stages.parts.policy.distributed import any_rank, gather_objects
 from stages.parts.policy.model import load_policy
-from stages.parts.rollouts.config import SamplingConfig
+from stages.parts.rollouts.config import sampling_of
 from stages.parts.rollouts.engine import transformers_engine
 from stages.parts.rollouts.requests import answer_problems
 from stages.parts.rollouts.selection import choose
 from stages.parts.rollouts.types import Problem, RolloutGroup
 from stages.sample.config import SampleConfig
-from stages.sample.ledger import KEPT, REASONS, conversation, judge_group, ledger_metrics, ledger_row
+from stages.sample.ledger import KEPT, conversation, judge_group, ledger_metrics, ledger_row, reasons
 
 SHOWN = 2  # responses of every verdict in samples.jsonl
 
@@ -41,7 +41,7 @@ def run(cfg: SampleConfig, inputs: dict[str, Artifact], context: Context) -> Met
         policy,
         problems,
         cfg.samples,
-        SamplingConfig(cfg.temperature, cfg.top_p, cfg.top_k, cfg.max_response_tokens),
+        sampling_of(cfg),
         (cfg.seed, context.stage, 0),
         cfg.reward,
         (context.rank, context.world_size),
@@ -50,9 +50,9 @@ def run(cfg: SampleConfig, inputs: dict[str, Artifact], context: Context) -> Met
     judged = [_judged(group, cfg, policy.tokenizer) for group in groups]
     place = {problem.id: index for index, problem in enumerate(problems)}
     judged = sorted(gather_objects(judged), key=lambda entry: place[entry["ledger"]["problem_id"]])
-    metrics = ledger_metrics([entry["ledger"] for entry in judged])
-    _check(metrics, len(problems) * cfg.samples)
-    _write([row for entry in judged for row in entry["kept"]], judged, metrics, context)
+    metrics = ledger_metrics([entry["ledger"] for entry in judged], reasons(cfg))
+    _check(metrics, len(problems) * cfg.samples, reasons(cfg))
+    _write([row for entry in judged for row in entry["kept"]], judged, metrics, cfg, context)
     return metrics
 
 
@@ -78,25 +78,27 @@ def _judged(group: RolloutGroup, cfg: SampleConfig, tokenizer: Any) -> dict[str,
             verdict, {"problem_id": group.problem.id, "suite": group.problem.suite, "verdict": verdict} | text
         )
     kept = [conversation(group, rollout) for rollout, v in zip(group.rollouts, verdicts, strict=True) if v == KEPT]
-    return {"kept": kept, "ledger": ledger_row(group, verdicts), "shown": shown}
+    return {"kept": kept, "ledger": ledger_row(group, verdicts, reasons(cfg)), "shown": shown}
 
 
-def _check(metrics: Metrics, sampled: int) -> None:
+def _check(metrics: Metrics, sampled: int, names: tuple[str, ...]) -> None:
     """Every response is accounted for exactly once, and something was kept."""
-    accounted = metrics["ledger/kept"] + sum(metrics[f"ledger/{reason}"] for reason in REASONS)
+    accounted = metrics["ledger/kept"] + sum(metrics[f"ledger/{reason}"] for reason in names)
     if not sampled == accounted == metrics["ledger/sampled"]:
         raise StageFailed(f"the ledger accounts for {accounted:.0f} of {sampled} responses")
     if metrics["ledger/kept"] == 0:
-        dropped = {reason: int(metrics[f"ledger/{reason}"]) for reason in REASONS if metrics[f"ledger/{reason}"]}
+        dropped = {reason: int(metrics[f"ledger/{reason}"]) for reason in names if metrics[f"ledger/{reason}"]}
         why = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
         raise StageFailed(f"none of {sampled} responses was kept: {why}")
 
 
-def _write(kept: list[dict[str, Any]], judged: list[dict[str, Any]], metrics: Metrics, context: Context) -> None:
+def _write(
+    kept: list[dict[str, Any]], judged: list[dict[str, Any]], metrics: Metrics, cfg: SampleConfig, context: Context
+) -> None:
     context.declare("kept", rows=len(kept))
     context.declare("ledger", rows=len(judged))
     context.log(0, metrics)
-    for verdict in (KEPT, *REASONS):
+    for verdict in (KEPT, *reasons(cfg)):
         context.samples(0, [entry["shown"][verdict] for entry in judged if verdict in entry["shown"]][:SHOWN])
     if context.is_main:
         save_conversations(context.output("kept"), kept)

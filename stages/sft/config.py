@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.artifacts import Fault, Outline, Port
 from stages.parts.policy.config import SupervisedStageConfig
 from stages.parts.policy.outline import supervised_outline
-from stages.parts.rollouts.config import SamplingConfig
+from stages.parts.rollouts.config import SamplingConfig, budget_fields
 
 RECIPE_VERSION = 1
 INPUTS = {
@@ -43,6 +43,7 @@ class SFTConfig(SupervisedStageConfig):
 
 def outline(cfg: SFTConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     outline = supervised_outline(cfg, inputs, "policy")
+    outline.redundant += [f"few_shot_sampling.{name}" for name in budget_fields(cfg.few_shot_sampling)]
     if cfg.source == "few_shot":
         if "problems" not in inputs:
             outline.faults.append(

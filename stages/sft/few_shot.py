@@ -111,7 +111,7 @@ def _sample(
 def is_demonstration(rollout: Rollout) -> bool:
     """Right, ended by itself, well formed, in one language."""
     score = rollout.score
-    if score is None or score.value is None or rollout.truncated:
+    if score is None or score.value is None or rollout.truncated or rollout.forced:
         return False
     parts = score.parts
     return parts["accuracy"] == 1.0 and parts["format"] == 1.0 and parts["language"] >= MIN_LANGUAGE

@@ -1,4 +1,7 @@
-"""`dataset:conversations` on disk: rows {"messages": [{role, content}], "problem_id", "suite"}, one a line."""
+"""`dataset:conversations` on disk: rows {"messages": [{role, content}], "problem_id", "suite"}, one a line.
+
+A row with "loss": "last" is learned from its last turn alone: templates strip the thinking of earlier ones.
+"""
 
 from __future__ import annotations
 

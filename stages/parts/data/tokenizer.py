@@ -86,6 +86,7 @@ def tokenizer_facts() -> dict[str, object]:
         "vocab_size": VOCAB_SIZE,
         "tokenizer_hash": hash_tokenizer_json(build_backend().to_str()),
         "template_hash": hash_template(CHAT_TEMPLATE),
+        "thinking_modes": False,
         "end_tokens": sorted(END_IDS),
     }
 

@@ -20,7 +20,7 @@ from stages.parts.experience.order import Cursor, draw
 from stages.parts.losses.overlong import shape_rewards
 from stages.parts.policy.distributed import gather_objects
 from stages.parts.policy.model import Policy
-from stages.parts.rollouts.config import SamplingConfig
+from stages.parts.rollouts.config import sampling_of
 from stages.parts.rollouts.engine import RolloutEngine
 from stages.parts.rollouts.requests import attach_scores, attach_texts, make_requests
 from stages.parts.rollouts.types import Problem, Request, Rollout
@@ -137,8 +137,7 @@ def _sample(
         for request in make_requests(policy.tokenizer, [problem], cfg.G):
             request.sample_index += first
             requests.append(request)
-    sampling = SamplingConfig(cfg.temperature, cfg.top_p, cfg.top_k, cfg.max_response_tokens)
-    rollouts = sampler.generate(requests, sampling, (cfg.seed, context.stage, step))
+    rollouts = sampler.generate(requests, sampling_of(cfg), (cfg.seed, context.stage, step))
     attach_texts(policy, rollouts)
     attach_scores([problem for _, problem in places], rollouts, cfg.reward)
     rewards_N = shape_rewards(

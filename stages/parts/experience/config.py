@@ -11,6 +11,7 @@ from pipeline.artifacts import Fault
 from pipeline.config import not_in_fingerprint, shared_by_ranks
 from stages.parts.losses.config import LengthRules
 from stages.parts.policy.config import TrainedStageConfig
+from stages.parts.rollouts.config import STOP_TEXT, budget_faults
 from stages.parts.verifiers.config import RewardConfig
 
 
@@ -27,6 +28,8 @@ class ExperienceConfig(TrainedStageConfig):
     temperature: float = 1.0  # of sampling and of scoring
     top_p: float = 1.0
     top_k: int = 0
+    thinking_budget: int | None = None  # tokens of the think block, at most; None: as many as there is room for
+    stop_text: str = STOP_TEXT  # written by the engine where the budget is used up; carries no loss
     algorithm: LengthRules = field(default_factory=LengthRules)  # each kind has its own
     reward: RewardConfig = field(default_factory=RewardConfig)
     monitor_every_steps: int = not_in_fingerprint(20)  # held-out (dev) accuracy and behaviour
@@ -44,6 +47,7 @@ class ExperienceConfig(TrainedStageConfig):
             faults.append(Fault("suites", f"is {self.suites}", "give every suite a positive share, {reasoning: 1.0}"))
         if not 0 < self.top_p <= 1:
             faults.append(Fault("top_p", f"is {self.top_p}", "write a share in (0, 1]"))
+        faults += budget_faults("thinking_budget", self.thinking_budget, self.max_response_tokens)
         faults += [Fault(f"algorithm.{f.key}", f.problem, f.remedy) for f in self.algorithm.faults()]
         faults += [Fault(f"reward.{f.key}", f.problem, f.remedy) for f in self.reward.faults()]
         return faults

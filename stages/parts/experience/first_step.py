@@ -26,7 +26,7 @@ def audit_rows(rows: list[Row]) -> list[AuditRow]:
     for row in rows:
         prompt, response = row.rollout.prompt_ids, row.rollout.response_ids
         label = f"group {row.group}, reward {row.reward:g}" + ("" if row.trained else ", left out of the loss")
-        mask = [False] * len(prompt) + [row.trained] * len(response)
+        mask = [False] * len(prompt) + [row.trained and flag > 0 for flag in row.rollout.mask]
         advantages = [0.0] * len(prompt) + row.advantages
         audited.append(AuditRow(prompt + response, mask, advantages, row.rollout.truncated, label))
     return audited

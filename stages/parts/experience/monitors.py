@@ -20,7 +20,7 @@ from stages.parts.experience.collect import Experience, Row
 from stages.parts.experience.config import ExperienceConfig
 from stages.parts.policy.distributed import gather_objects
 from stages.parts.policy.model import Policy
-from stages.parts.rollouts.config import SamplingConfig
+from stages.parts.rollouts.config import sampling_of
 from stages.parts.rollouts.engine import RolloutEngine
 from stages.parts.rollouts.requests import answer_problems
 from stages.parts.rollouts.types import Problem
@@ -67,11 +67,18 @@ def heldout_metrics(
     sampler: RolloutEngine, policy: Policy, problems: list[Problem], cfg: ExperienceConfig, context: Context, step: int
 ) -> Metrics:
     """pass@k for small k, reward, length and behaviour on held-out problems, by suite."""
-    sampling = SamplingConfig(cfg.temperature, cfg.top_p, cfg.top_k, cfg.max_response_tokens)
     noise_key = (cfg.seed, f"{context.stage}/heldout", step)
     shard = (context.rank, context.world_size)
     groups = answer_problems(
-        sampler, policy, problems, cfg.monitor_samples, sampling, noise_key, cfg.reward, shard, lambda answered: None
+        sampler,
+        policy,
+        problems,
+        cfg.monitor_samples,
+        sampling_of(cfg),
+        noise_key,
+        cfg.reward,
+        shard,
+        lambda answered: None,
     )
     rows = gather_objects(response_rows(groups))
     rows.sort(key=lambda row: (row["problem_id"], row["sample_index"]))  # whatever the ranks, sums have one order

@@ -32,13 +32,14 @@ def score_rows(
 
 def count_rows(rows: list[Row], cfg: ExperienceConfig) -> BatchCounts:
     """Denominators over all ranks, after masking."""
-    sequences, tokens = all_sum([len(rows), sum(len(row.rollout.response_ids) for row in rows)])
+    sequences, tokens = all_sum([len(rows), sum(sum(row.rollout.mask) for row in rows)])
     return BatchCounts(sequences, tokens, cfg.max_response_tokens)
 
 
 def batch_of(rows: list[Row], policy: Policy) -> TokenBatch:
+    """Prompts, and what an engine wrote into a response (a budget's stop text), are read and carry no loss."""
     sequences = [row.rollout.prompt_ids + row.rollout.response_ids for row in rows]
-    masks = [[0.0] * len(row.rollout.prompt_ids) + [1.0] * len(row.rollout.response_ids) for row in rows]
+    masks = [[0.0] * len(row.rollout.prompt_ids) + row.rollout.mask for row in rows]
     return pad_batch(sequences, masks, policy.pad_id, policy.device)
 
 

@@ -102,6 +102,7 @@ class SupervisedStageConfig(TrainedStageConfig):
     max_tokens: int = 512  # of one conversation
     over_length: str = "drop"  # drop | split | error; never cut, which would teach not to stop
     packing: bool = False  # several conversations a row, attention kept apart
+    modes: bool = False  # teaches both thinking modes: the chat template must express them, and is kept with the model
 
     def faults(self) -> list[Fault]:
         faults = super().faults()

@@ -37,7 +37,7 @@ def encode_source(name: str, rows: list[dict[str, Any]], tokenizer: Any, max_tok
     """
     source = Source(name, [], {"conversations": len(rows), "dropped": 0, "split": 0})
     for row in rows:
-        ids, mask = render_conversation(tokenizer, row["messages"])
+        ids, mask = render_conversation(tokenizer, row["messages"], last_only=row.get("loss") == "last")
         if len(ids) <= max_tokens:
             source.examples.append(Example(ids, mask))
         elif over_length == "drop":

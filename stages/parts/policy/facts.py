@@ -10,7 +10,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from stages.parts.data.fingerprints import template_hash, tokenizer_hash
+from stages.parts.data.fingerprints import read_template, template_hash, tokenizer_hash
+from stages.parts.data.modes import expresses_modes
 
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}
 
@@ -26,6 +27,9 @@ def model_facts(folder: Path) -> dict[str, Any]:
             facts["context_length"] = text["max_position_embeddings"]
     hashes = {"tokenizer_hash": tokenizer_hash(folder), "template_hash": template_hash(folder)}
     facts |= {name: value for name, value in hashes.items() if value is not None}
+    template = read_template(folder)
+    if template is not None:
+        facts["thinking_modes"] = expresses_modes(template)
     end = _json(folder / "generation_config.json").get("eos_token_id", config.get("eos_token_id"))
     if end is not None:
         facts["end_tokens"] = sorted(set(end)) if isinstance(end, list) else [end]

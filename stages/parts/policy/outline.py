@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.artifacts import MODEL_FACTS, Fault, Outline
+from stages.parts.data.fingerprints import hash_template
+from stages.parts.data.template import NO_MODES_REMEDY
+from stages.parts.data.tokenizer import CHAT_TEMPLATE, MODES_TEMPLATE
 from stages.parts.policy.config import SupervisedStageConfig, TrainedStageConfig
 
 
@@ -36,6 +39,11 @@ def supervised_outline(cfg: SupervisedStageConfig, inputs: dict[str, dict[str, A
         tokens=cfg.steps * cfg.examples_per_step * cfg.max_tokens,
     )
     outline.faults += adapter_faults(cfg, model)
+    if cfg.modes:
+        outline.faults += modes_faults(model)
+        outline.outputs["model"] |= modes_facts(model)
+    else:
+        outline.redundant.append("modes")
     context = model.get("context_length")
     if context is not None and cfg.max_tokens > context:
         problem = f"is {cfg.max_tokens}, but the model reads {context} tokens"
@@ -45,6 +53,21 @@ def supervised_outline(cfg: SupervisedStageConfig, inputs: dict[str, dict[str, A
     elif cfg.general_fraction > 0 and round(cfg.examples_per_step * cfg.general_fraction) == 0:
         outline.inert["general_fraction"] = f"of {cfg.examples_per_step} examples it rounds to none"
     return outline
+
+
+def modes_faults(model: dict[str, Any]) -> list[Fault]:
+    """Whether the chat template can ask for an answer without thinking; nothing where that is not known."""
+    if model.get("thinking_modes") is False and not modes_facts(model):
+        problem = "is true, and the model's chat template cannot express an answer without thinking"
+        return [Fault("modes", problem, NO_MODES_REMEDY)]
+    return []
+
+
+def modes_facts(model: dict[str, Any]) -> dict[str, Any]:
+    """What changes in a model's facts with the modes: the embedded template for its variant that has both."""
+    if model.get("template_hash") != hash_template(CHAT_TEMPLATE):
+        return {}
+    return {"template_hash": hash_template(MODES_TEMPLATE), "thinking_modes": True}
 
 
 def vocabulary_faults(student: dict[str, Any], teacher: dict[str, Any], port: str = "teacher") -> list[Fault]:

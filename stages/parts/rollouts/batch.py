@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pipeline.artifacts import StageFailed
+from stages.parts.rollouts.budget import BudgetState, Stop
 from stages.parts.rollouts.config import SamplingConfig
 from stages.parts.rollouts.decoders import Decoder
 from stages.parts.rollouts.sampling import sample, uniform
@@ -21,14 +22,22 @@ from stages.parts.rollouts.sampling import sample, uniform
 if TYPE_CHECKING:
     from stages.parts.policy.model import Policy
 
-Ended = tuple[int, list[int], list[float], bool]  # request, response ids, log-probabilities, truncated
+Ended = tuple[int, list[int], list[float], bool, list[int]]  # request, ids, log-probabilities, truncated, forced places
 EMPTY = -1
 
 
 class Batch:
     """State of `rows` rows of `columns` tokens. Tensors live on the policy's device, bookkeeping on the host."""
 
-    def __init__(self, policy: Policy, decoder: Decoder, sampling: SamplingConfig, rows: int, columns: int):
+    def __init__(
+        self,
+        policy: Policy,
+        decoder: Decoder,
+        sampling: SamplingConfig,
+        rows: int,
+        columns: int,
+        stop: Stop | None = None,
+    ):
         device, limit = policy.device, sampling.max_response_tokens
         self.decoder, self.sampling, self.device, self.rows = decoder, sampling, device, rows
         decoder.open(rows, columns)
@@ -42,6 +51,7 @@ class Batch:
         self.index_R = torch.arange(rows, device=device)
         self.ends_E = torch.tensor(sorted(policy.end_ids), device=device)
         self.end_ids = policy.end_ids
+        self.budget = BudgetState(stop, rows, limit, device) if stop is not None else None
         self.count = 0  # rows in use
         self.requests = np.full(rows, EMPTY)  # request of each row
         self.depths = np.zeros(rows, dtype=np.int64)  # tokens in the memory once the next step is done
@@ -72,6 +82,8 @@ class Batch:
         self.lengths_R[rows_N] = 0
         self.living_R[rows_N] = 1
         self.positions_R[rows_N] = self._tensor([len(prompt) - 1 for prompt in prompts])
+        if self.budget is not None:
+            self.budget.admit(rows_N, prompts)
         return self._take(rows, rows_N, logits_UV[source_N])
 
     def decode(self) -> list[Ended]:
@@ -95,7 +107,7 @@ class Batch:
             self.decoder.move(source_N, target_N, int(self.depths[living].max()))
             for state in (self.tokens_R, self.positions_R, self.lengths_R, self.seeds_R, self.living_R):
                 state[target_N] = state[source_N]
-            for state in (self.ids_RT, self.logps_RT):
+            for state in (self.ids_RT, self.logps_RT, *(self.budget.tensors if self.budget is not None else ())):
                 state[target_N] = state[source_N]
             for host in (self.requests, self.depths):
                 host[target] = host[source]
@@ -106,6 +118,8 @@ class Batch:
         """Sample a token for rows, record it, and hand out the rows that ended with it."""
         lengths_N, living_N = self.lengths_R[rows_N], self.living_R[rows_N]
         tokens_N, logps_N = sample(logits_NV, uniform(self.seeds_R[rows_N], lengths_N), self.sampling)
+        if self.budget is not None:
+            tokens_N, logps_N = self.budget.apply(rows_N, lengths_N, tokens_N, logps_N)
         self.ids_RT[rows_N, lengths_N] = tokens_N
         self.logps_RT[rows_N, lengths_N] = logps_N
         self.tokens_R[rows_N] = tokens_N
@@ -124,14 +138,27 @@ class Batch:
         lengths = (self.lengths_R[rows_N] + 1).tolist()
         ids_NT, logps_NT = self.ids_RT[rows_N, : max(lengths)], self.logps_RT[rows_N, : max(lengths)]
         ids, logps = ids_NT.tolist(), logps_NT.tolist()
+        forced = self._forced(rows_N, lengths)
         ended: list[Ended] = []
-        for row, length, row_ids, row_logps in zip(rows, lengths, ids, logps, strict=True):
+        for row, length, row_ids, row_logps, places in zip(rows, lengths, ids, logps, forced, strict=True):
             if not all(map(math.isfinite, row_logps[:length])):
                 raise StageFailed("the sampler's log-probabilities are not finite: the model's weights are broken")
             truncated = row_ids[length - 1] not in self.end_ids
-            ended.append((int(self.requests[row]), row_ids[:length], row_logps[:length], truncated))
+            ended.append((int(self.requests[row]), row_ids[:length], row_logps[:length], truncated, places))
         self.requests[rows] = EMPTY
         return ended
+
+    def _forced(self, rows_N: Tensor, lengths: list[int]) -> list[list[int]]:
+        """Places of each response that the budget wrote."""
+        if self.budget is None:
+            return [[] for _ in lengths]
+        rows = self.budget.forced_RT[rows_N].cpu()
+        return [row[:length].nonzero().flatten().tolist() for row, length in zip(rows, lengths, strict=True)]
+
+    def latest(self, row: int = 0) -> tuple[int, bool]:
+        """The newest token of a row, and whether the budget wrote it. The row may just have ended."""
+        place = int(self.lengths_R[row] - self.living_R[row])
+        return int(self.ids_RT[row, place]), self.budget is not None and bool(self.budget.forced_RT[row, place])
 
     def _tensor(self, values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=self.device)

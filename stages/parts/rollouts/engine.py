@@ -9,6 +9,7 @@ R rows, U unique prompts, Q tokens of a prompt.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from pipeline.artifacts import StageFailed
 from stages.parts.rollouts.batch import Batch
+from stages.parts.rollouts.budget import stop_of
 from stages.parts.rollouts.config import SamplingConfig
 from stages.parts.rollouts.decoders import Decoder, fitting_decoder
 from stages.parts.rollouts.sampling import noise_seeds
@@ -76,7 +78,8 @@ class TransformersEngine:
         waiting = sorted(range(len(requests)), key=lambda index: len(requests[index].prompt_ids))
         finished: dict[int, Rollout] = {}
         with torch.inference_mode(), _evaluating(self.policy.model):
-            batch = Batch(self.policy, self.decoder, sampling, rows, columns)
+            stop = stop_of(self.policy.tokenizer, sampling, self.policy.end_ids)
+            batch = Batch(self.policy, self.decoder, sampling, rows, columns, stop)
             while waiting or batch.alive:
                 if waiting and (not batch.alive or batch.free >= max(1, rows * self.refill_share)):
                     count = _fitting(requests, waiting, batch.free)
@@ -86,12 +89,33 @@ class TransformersEngine:
                 else:
                     batch.compact()
                     ended = batch.decode()
-                for index, ids, logps, truncated in ended:
+                for index, ids, logps, truncated, forced in ended:
                     request = requests[index]
                     finished[index] = Rollout(
-                        request.problem_id, request.sample_index, request.prompt_ids, ids, logps, truncated
+                        request.problem_id,
+                        request.sample_index,
+                        request.prompt_ids,
+                        ids,
+                        logps,
+                        truncated,
+                        forced=forced,
                     )
         return [finished[index] for index in range(len(requests))]
+
+    def stream(
+        self, request: Request, sampling: SamplingConfig, noise_key: tuple[int, str, int]
+    ) -> Iterator[tuple[int, bool]]:
+        """The tokens that `generate` would give, as they come; each with whether a budget's stop text wrote it."""
+        stop = stop_of(self.policy.tokenizer, sampling, self.policy.end_ids)
+        seeds = noise_seeds(noise_key, [(request.problem_id, request.sample_index)])
+        with torch.inference_mode(), _evaluating(self.policy.model):
+            batch = Batch(self.policy, self.decoder, sampling, 1, self._columns([request], sampling), stop)
+            ended = batch.admit([0], [request.prompt_ids], seeds)
+        yield batch.latest()
+        while not ended:
+            with torch.inference_mode(), _evaluating(self.policy.model):
+                ended = batch.decode()
+            yield batch.latest()
 
     def load_weights(self, state: dict[str, Tensor]) -> None:
         """Copy weights into the engine's model; a tensor that is the model's own (same memory) costs nothing."""

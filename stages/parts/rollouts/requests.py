@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 RESPONSES_PER_CALL = 2048  # between two looks at a stop request; fewer leave more half-empty batches behind
 
 
-def make_requests(tokenizer: Any, problems: list[Problem], samples: int) -> list[Request]:
-    """`samples` requests a problem, a problem's own beside each other, sample_index from 0."""
+def make_requests(tokenizer: Any, problems: list[Problem], samples: int, thinking: bool = True) -> list[Request]:
+    """`samples` requests a problem, a problem's own beside each other, sample_index from 0. thinking=False: prompts end
+    with an empty think block."""
     requests = []
     for problem in problems:
-        prompt_ids = render_prompt(tokenizer, problem.messages)
+        prompt_ids = render_prompt(tokenizer, problem.messages, thinking)
         requests += [Request(problem.id, index, prompt_ids) for index in range(samples)]
     return requests
 
@@ -65,6 +66,7 @@ def answer_problems(
     reward: RewardConfig,
     shard: tuple[int, int],
     between: Callable[[int], None],
+    thinking: bool = True,
 ) -> list[RolloutGroup]:
     """This rank's scored groups: every n-th of all `problems`, shard = (rank, n), in calls of `RESPONSES_PER_CALL`.
 
@@ -78,7 +80,7 @@ def answer_problems(
     groups: list[RolloutGroup] = []
     for start in range(0, largest, width):
         part = mine[start : start + width]
-        rollouts = engine.generate(make_requests(policy.tokenizer, part, samples), sampling, noise_key)
+        rollouts = engine.generate(make_requests(policy.tokenizer, part, samples, thinking), sampling, noise_key)
         attach_texts(policy, rollouts)
         attach_scores([problem for problem in part for _ in range(samples)], rollouts, reward)
         groups += group_rollouts(part, rollouts, samples)

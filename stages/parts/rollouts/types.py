@@ -53,6 +53,13 @@ class Rollout:
     truncated: bool  # hit the limit: there is no end token
     text: str = ""  # decoded response without the end token
     score: Score | None = None
+    forced: list[int] = field(default_factory=list)  # places in response_ids of what the engine wrote (a budget's stop)
+
+    @property
+    def mask(self) -> list[float]:
+        """One a response token: 1 where the policy produced it. Nothing else carries loss."""
+        written = set(self.forced)
+        return [0.0 if place in written else 1.0 for place in range(len(self.response_ids))]
 
 
 @dataclass

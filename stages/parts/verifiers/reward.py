@@ -6,6 +6,7 @@ box. language: share of the reasoning's words in the prompt's language. No learn
 
 from __future__ import annotations
 
+from stages.parts.data.modes import wants_thinking
 from stages.parts.data.template import THINK_CLOSE, THINK_OPEN, split_thinking
 from stages.parts.rollouts.types import Problem, Score
 from stages.parts.verifiers.answers import extract_answer, last_box
@@ -17,7 +18,7 @@ from stages.parts.verifiers.table import VERIFIERS
 def score_response(problem: Problem, text: str, truncated: bool, cfg: RewardConfig) -> Score:
     """The weighted reward of one response; `parts` are raw. value None: the gold cannot be judged."""
     parts = {
-        "format": format_part(text, truncated, cfg.require_box),
+        "format": format_part(text, truncated, cfg.require_box, wants_thinking(problem.messages)),
         "language": language_part(problem, text),
     }
     verdict = judge(problem, text, truncated, cfg.require_box)
@@ -44,15 +45,16 @@ def judge(problem: Problem, text: str, truncated: bool = False, require_box: boo
     return verdict
 
 
-def format_part(text: str, truncated: bool, require_box: bool = True) -> float:
-    """1 where the response is one closed, non-empty think block and then an answer (with a box), and it ended."""
+def format_part(text: str, truncated: bool, require_box: bool = True, thinking: bool = True) -> float:
+    """1 where the response is one closed think block and then an answer (with a box), and it ended. The block has
+    reasoning in it, or where the prompt asks for no thinking none."""
     if truncated or text.count(THINK_CLOSE) != 1 or text.count(THINK_OPEN) > 1:
         return 0.0
     if THINK_OPEN in text and not text.lstrip().startswith(THINK_OPEN):
         return 0.0
     reasoning, answer = split_thinking(text)
     answered = last_box(answer)[0] is not None if require_box else bool(answer)
-    return float(bool(reasoning) and answered)
+    return float(bool(reasoning) == thinking and reasoning is not None and answered)
 
 
 def language_part(problem: Problem, text: str) -> float:

@@ -8,7 +8,7 @@ from stages.parts.data.tokenizer import build_tokenizer
 from stages.parts.rollouts.requests import attach_scores, make_requests
 from stages.parts.rollouts.types import Rollout, RolloutGroup, Score
 from stages.sample.config import SampleConfig, outline
-from stages.sample.ledger import KEPT, REASONS, conversation, judge_group, ledger_metrics, ledger_row
+from stages.sample.ledger import KEPT, REASONS, conversation, judge_group, ledger_metrics, ledger_row, reasons
 from tests.stages.answering import make_problem
 
 GOOD = "<think>1+2=3</think>\\boxed{3}"
@@ -42,6 +42,16 @@ def verdicts(rollouts: list[Rollout], **changes) -> list[str]:
 )
 def test_verdict(text, end, expected):
     assert verdicts([rollout(text, end=end)]) == [expected]
+
+
+def test_what_a_budget_cut_short_is_not_kept_and_the_ledger_says_so():
+    cut = rollout(GOOD)
+    cut.forced = [4, 5]
+    assert verdicts([cut, rollout(GOOD, 1)], thinking_budget=8) == ["forced", KEPT]
+    told = reasons(SampleConfig(seed=0, thinking_budget=8))
+    row = ledger_row(RolloutGroup(PROBLEM, [cut]), ["forced"], told)
+    assert (row["forced"], ledger_metrics([row], told)["ledger/forced"]) == (1, 1.0)
+    assert "forced" not in reasons(SampleConfig(seed=0)) == REASONS  # ledgers of before are as they were
 
 
 def test_long_paragraph():
