@@ -54,7 +54,7 @@ def format_part(text: str, truncated: bool, require_box: bool = True, thinking: 
         return 0.0
     reasoning, answer = split_thinking(text)
     answered = last_box(answer)[0] is not None if require_box else bool(answer)
-    return float(bool(reasoning) == thinking and reasoning is not None and answered)
+    return float(bool(reasoning) == thinking and answered)
 
 
 def language_part(problem: Problem, text: str) -> float:
