@@ -17,6 +17,7 @@ ARTIFACT_KINDS = (
     "dataset:conversations",
     "dataset:rollouts",
     "dataset:preferences",
+    "dataset:logits",
     "metrics",
 )
 

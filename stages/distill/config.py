@@ -3,7 +3,7 @@
     loss = hard_weight * NLL of the text + (1 - hard_weight) * temperature^2 * divergence from the teacher
 
 hard_weight=1 is output distillation: supervised training on text, from whatever teacher. Below it the teacher must be
-at hand: as a model that reads along (port `teacher`).
+at hand: as a model that reads along (port `teacher`), or by what it said when it read once (port `teacher_logits`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from typing import Any
 from pipeline.artifacts import Fault, Outline, Port
 from stages.parts.losses.config import DIVERGENCES
 from stages.parts.policy.config import SupervisedStageConfig
-from stages.parts.policy.outline import supervised_outline, teacher_faults, template_warnings, vocabulary_faults
+from stages.parts.policy.outline import (
+    stored_faults,
+    supervised_outline,
+    teacher_faults,
+    template_warnings,
+    vocabulary_faults,
+)
 
 RECIPE_VERSION = 1
 INPUTS = {
@@ -23,6 +29,7 @@ INPUTS = {
     "data": Port("dataset:conversations", "the teacher's verified responses"),
     "general": Port("dataset:conversations", "a second source, mixed in with general_fraction", optional=True),
     "teacher": Port("model", "gives its probabilities where hard_weight is below 1", optional=True),
+    "teacher_logits": Port("dataset:logits", "in the place of a teacher: its stored probabilities", optional=True),
 }
 OUTPUTS = {"model": Port("model", "the trained student")}
 SOFT = ("objective", "temperature", "jsd_weight")  # what hard_weight=1 does not read
@@ -75,11 +82,26 @@ def outline(cfg: DistillConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
 
 def probability_faults(cfg: DistillConfig, inputs: dict[str, dict[str, Any]]) -> list[Fault]:
     """A divergence needs probabilities: text has none."""
+    if "teacher" in inputs and "teacher_logits" in inputs:
+        problem = "is wired beside inputs.teacher, and one of them is enough"
+        return [Fault("inputs.teacher_logits", problem, "leave one of them out")]
+    if "teacher_logits" in inputs:
+        return _stored_faults(cfg, inputs.get("student", {}), inputs["teacher_logits"])
     if "teacher" not in inputs:
         problem = f"is {cfg.hard_weight}, and the rest needs the teacher's probabilities, which text does not have"
-        remedy = "wire inputs.teacher, or learn from the text alone (output distillation): hard_weight=1"
-        return [Fault("hard_weight", problem, remedy)]
+        remedy = "wire inputs.teacher or inputs.teacher_logits, or learn from text alone (output distillation): "
+        return [Fault("hard_weight", problem, remedy + "hard_weight=1")]
     context = inputs["teacher"].get("context_length")
     if context is not None and cfg.max_tokens > context:
         return [Fault("max_tokens", f"is {cfg.max_tokens}, the teacher reads {context} tokens", f"write {context}")]
     return []
+
+
+def _stored_faults(cfg: DistillConfig, student: dict[str, Any], logits: dict[str, Any]) -> list[Fault]:
+    faults = stored_faults(student, logits)
+    known = logits.get("temperatures")
+    if known is not None and cfg.temperature not in known:
+        problem = f"is {cfg.temperature:g}, and the stored logits are for {', '.join(f'{t:g}' for t in known)}"
+        remedy = "write one of these, or add it to `temperatures` of the stage that stores them"
+        faults.append(Fault("temperature", problem, remedy))
+    return faults

@@ -10,11 +10,11 @@ from stages.distill.config import DistillConfig
 from stages.distill.soft import soft_step
 from stages.parts.data.conversations import load_conversations
 from stages.parts.data.template import require_modes
-from stages.parts.policy.examples import encode_source
+from stages.parts.policy.examples import Source, encode_source
 from stages.parts.policy.facts import model_facts
 from stages.parts.policy.model import Policy, load_policy
 from stages.parts.policy.outline import vocabulary_faults
-from stages.parts.policy.soft_targets import Targets, load_teacher
+from stages.parts.policy.soft_targets import Targets, load_stored, load_teacher
 from stages.parts.policy.supervised import train
 
 
@@ -34,9 +34,11 @@ def run(cfg: DistillConfig, inputs: dict[str, Artifact], context: Context) -> Me
         encode_source(name, conversations, policy.tokenizer, cfg.max_tokens, cfg.over_length)
         for name, conversations in rows.items()
     ]
-    take_step = partial(soft_step, targets=_targets(cfg, inputs, policy)) if cfg.is_soft else None
+    take_step = partial(soft_step, targets=_targets(cfg, inputs, policy, sources)) if cfg.is_soft else None
     return train(cfg, policy, inputs["student"].path, sources, context, take_step)
 
 
-def _targets(cfg: DistillConfig, inputs: dict[str, Artifact], policy: Policy) -> Targets:
+def _targets(cfg: DistillConfig, inputs: dict[str, Artifact], policy: Policy, sources: list[Source]) -> Targets:
+    if "teacher_logits" in inputs:
+        return load_stored(inputs["teacher_logits"], policy, inputs["student"].path, sources)
     return load_teacher(inputs["teacher"].path, policy, inputs["student"].path, cfg)

@@ -94,6 +94,16 @@ def teacher_faults(student: dict[str, Any], teacher: dict[str, Any]) -> list[Fau
     return faults
 
 
+def stored_faults(student: dict[str, Any], logits: dict[str, Any]) -> list[Fault]:
+    """What stored logits must agree in with the student that learns them: they are found by its tokens."""
+    faults = vocabulary_faults(student, logits, "teacher_logits")
+    ours, theirs = student.get("template_hash"), logits.get("template_hash")
+    if not faults and ours and theirs and ours != theirs:
+        problem = "was made with another chat template than the student's: the same conversation is other tokens"
+        faults.append(Fault("inputs.teacher_logits", problem, "store them with a teacher of the student's template"))
+    return faults
+
+
 def template_warnings(student: dict[str, Any], teacher: dict[str, Any]) -> list[str]:
     """The teacher reads what the student's chat template writes."""
     ours, theirs = student.get("template_hash"), teacher.get("template_hash")
