@@ -8,6 +8,7 @@ fault, and a failing job never ends a sweep: jobs record their status and return
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shlex
 import shutil
@@ -24,7 +25,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from pipeline import axes, compose, messages, sweep
+from pipeline import axes, compose, jobs, messages, sweep
+from pipeline.artifacts import Fault
 from pipeline.config import RunConfig
 from pipeline.launch_cluster import preview
 from pipeline.plan import make_plan
@@ -59,8 +61,8 @@ def run_one(composed: Callable[[], RunConfig], overrides: list[str], folder: Pat
 
 
 @hydra.main(version_base="1.3", config_path=str(compose.CONF), config_name="config")
-def job(config: DictConfig) -> None:
-    """One job of a sweep (or a run with Hydra's own flags)."""
+def job(config: DictConfig) -> float | None:
+    """One job of a sweep (or a run with Hydra's own flags). Returns its objective, where it has one."""
     node = HydraConfig.get()
     overrides, choices = list(node.overrides.task), dict(node.runtime.choices)
     folder = Path(node.runtime.output_dir) if node.mode == RunMode.MULTIRUN and not config.dry_run else None
@@ -74,43 +76,99 @@ def job(config: DictConfig) -> None:
         file.write(f"{status}\n")
     if status in INTERRUPTED:
         raise KeyboardInterrupt  # the one thing that ends a sweep
+    return objective(folder, config.objective) if folder and status == sweep.DONE else None
+
+
+def objective(folder: Path, wanted: DictConfig) -> float | None:
+    """The metric that the run reached, of the stage's evaluation or of the stage itself."""
+    stages = {stage["name"]: stage["metrics"] for stage in json.loads((folder / "summary.json").read_text())["stages"]}
+    metrics = {**stages.get(wanted.stage, {}), **stages.get(f"{wanted.stage}.eval", {})}
+    return metrics.get(wanted.metric)
 
 
 def main() -> int:
     arguments = sys.argv[1:]
     if any(argument.startswith("-") or argument.lstrip("+~").startswith("hydra") for argument in arguments):
-        return through_hydra()
+        return through_hydra(arguments)
     try:
         return run_one(lambda: compose.compose(arguments), arguments)[0]
     except KeyboardInterrupt:
         return INTERRUPTED[0]  # while planning; the runner has its own way of stopping
 
 
-def through_hydra() -> int:
+def through_hydra(arguments: list[str]) -> int:
     """Let Hydra run its jobs, in whatever processes; the exit status comes from what they recorded."""
-    if any(argument in ("-m", "--multirun") for argument in sys.argv[1:]):
-        try:
-            notes = axes.check_axes(sys.argv[1:])
-        except messages.Refused as refusal:
-            print(refusal, file=sys.stderr)
-            return sweep.REFUSED
-        print("".join(f"{note}\n" for note in notes), end="", flush=True)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing and exiting in its own way
     scratch = Path(tempfile.mkdtemp(prefix="run_"))
     os.environ[COMMAND] = shlex.join(["python", *sys.argv])
     os.environ[STATUSES] = str(scratch / "statuses")
     try:
+        refused = prepare_sweep(arguments) if set(arguments) & {"-m", "--multirun"} else []
         job()
+    except Ended as ended:
+        return ended.status
     except (HydraException, OmegaConfBaseException) as error:
-        print(messages.line(messages.reword(error, sys.argv[1:])), file=sys.stderr)
+        print(messages.line(messages.reword(error, arguments)), file=sys.stderr)
         return sweep.REFUSED
     except KeyboardInterrupt:
         return next((status for status in _statuses(scratch) if status in INTERRUPTED), INTERRUPTED[0])
     finally:
         statuses = _statuses(scratch)
         shutil.rmtree(scratch, ignore_errors=True)
-        shutil.rmtree(compose.dry_run_folder(), ignore_errors=True)
+    statuses += [sweep.REFUSED] * len(refused)
     return statuses[0] if len(statuses) == 1 else sweep.exit_status(statuses)
+
+
+class Ended(Exception):
+    """The sweep is over before Hydra was asked: refused, or a dry run."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+
+def prepare_sweep(arguments: list[str]) -> list[jobs.Job]:
+    """Plan every job, say what they will compute, enter them in the ledger. Returns those that are refused.
+
+    A sweeper that chooses its values as it goes (optuna) gets its check of axes, and no more. Raises Ended.
+    """
+    fixed, axes_ = jobs.sweep_axes(arguments)
+    ours = not any(item.startswith("hydra/sweeper=") for item in arguments)
+    if not ours and not any(item.startswith("objective.stage=") for item in fixed):
+        fault = Fault(
+            "objective.stage", "is not set, so a sweeper has nothing to optimize", "write the name of a stage"
+        )
+        print(messages.line(fault), file=sys.stderr)
+        raise Ended(sweep.REFUSED)
+    planned = list(jobs.plan_jobs(fixed, axes_))
+    runnable = [one for one in planned if one.plan is not None]
+    refused = [one for one in planned if one.plan is None]
+    try:
+        notes = axes.check_axes(axes_, planned, insist="allow_inert=true" in fixed)
+    except messages.Refused as refusal:
+        print(refusal, file=sys.stderr)
+        raise Ended(sweep.REFUSED) from None
+    for line in sweep.refusals(axes_, refused):
+        print(line, file=sys.stderr)
+    if not runnable:
+        raise Ended(sweep.REFUSED)
+    for line in [*notes, *([sweep.summary(planned)] if ours else [])]:
+        print(line, flush=True)
+    if "dry_run=true" in fixed:
+        print(sweep.table(axes_, planned))
+        raise Ended(sweep.exit_status([sweep.REFUSED] * len(refused) + [sweep.DONE] * len(runnable)))
+    plan, base = runnable[0].plan, sweep.base_of(fixed)
+    assert plan is not None
+    named = any(item.startswith("name=") for item in fixed)
+    folder = sweep.folder_of(
+        plan.store.parent / "sweeps", plan.name if named else compose.default_name(plan.pipeline, fixed), base
+    )
+    sweep.begin(folder, os.environ[COMMAND], base, axes_, planned if ours else [])
+    share = f"launcher.concurrent_runs={sweep.side_by_side(arguments, len(runnable))}"
+    sweep.TO_LAUNCH[:] = [
+        [*one.overrides, share, f"hydra.sweep.subdir='{sweep.job_name(axes_, one)}'"] for one in runnable
+    ]
+    sys.argv += [f"hydra.sweep.dir='{folder}'", *([] if ours else [share])]
+    return refused if ours else []
 
 
 def _statuses(scratch: Path) -> list[int]:

@@ -2,140 +2,59 @@
 
 A sweep over a knob that does nothing produces differences that are noise, and somebody writes them up. So every job's
 configuration is compared with those that differ from it in one axis alone: the axis acts on a stage where some field
-differs that the stage does not call inert. Hydra composes once for each set of *group* choices; values are then
-written into that configuration, so a sweep of a hundred jobs is judged in seconds.
+differs that the stage does not call inert.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, IntervalSweep, Override
-from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from pipeline import compose
 from pipeline.artifacts import Fault
 from pipeline.checks import ROOT_KNOBS, describe
-from pipeline.config import RunConfig
-from pipeline.messages import CONF, Refused
-from pipeline.plan import make_plan
+from pipeline.jobs import Axis, Job
+from pipeline.messages import Refused
 from pipeline.plan_types import PlannedStage
 
-MOST_JOBS = 512  # beyond it, every axis is judged by its first and last value
 ELSEWHERE = "it decides where or how fast a stage runs, never what comes out of it"
+MOST_COMPARED = 512  # jobs; beyond it, the first and the last value of every axis tell whether it acts
 
 Fields = dict[str, tuple[Any, bool]]  # key with dots -> value, and whether it is part of the fingerprint
+Stages = dict[str, tuple[Fields, PlannedStage]]
 
 
-@dataclass
-class Axis:
-    key: str  # as written, without its value
-    values: list[str]
-    acts: set[str] = field(default_factory=set)  # stages
-    idle: dict[str, str] = field(default_factory=dict)  # stage -> why it does nothing there
-
-    @property
-    def is_choice(self) -> bool:
-        """A choice of a group, or something else that only Hydra can apply."""
-        return "@" in self.key or self.key[0] in "+~" or (CONF / self.key).is_dir()
-
-
-@dataclass
-class Job:
-    """One set of values with what its stages read; None where the job is refused anyway."""
-
-    values: tuple[str, ...]
-    stages: dict[str, tuple[Fields, PlannedStage]] | None
-
-
-def check_axes(arguments: list[str]) -> list[str]:
+def check_axes(axes: list[Axis], jobs: list[Job], insist: bool) -> list[str]:
     """Notes on axes that act on some stages only; on none, where the user insists (allow_inert=true).
 
-    Raises Refused where an axis acts on no stage. What Hydra cannot compose is left for Hydra to report.
+    Raises Refused where an axis acts on no stage. Jobs that are refused say nothing about an axis.
     """
-    fixed, axes = sweep_axes(arguments)
-    if not axes:
-        return []
-    try:
-        jobs = list(_jobs(fixed, axes))
-    except (HydraException, OmegaConfBaseException):
-        return []
-    planned = [job for job in jobs if job.stages is not None]
+    known = [axis for axis in axes if axis.values]
+    planned = [(job.values, _stages(job)) for job in _few(known, jobs) if job.plan is not None]
     if not planned:
         return []
-    for place, axis in enumerate(axes):
+    for place, axis in enumerate(known):
         _judge(axis, place, planned)
-    told = {axis.key: axis for axis in axes if not axis.acts and _was_compared(axes, axis, planned)}
-    notes = [describe(axis.key, sorted(axis.acts), axis.idle) for axis in axes if axis.acts and axis.idle]
-    if "allow_inert=true" in fixed:
-        return notes + [describe(axis.key, [], axis.idle) for axis in told.values()]
+    told = [
+        axis for place, axis in enumerate(known) if not axis.acts and len({values[place] for values, _ in planned}) > 1
+    ]
+    notes = [describe(axis.key, sorted(axis.acts), axis.idle) for axis in known if axis.acts and axis.idle]
+    if insist:
+        return notes + [describe(axis.key, [], axis.idle) for axis in told]
     if told:
-        raise Refused([_fault(axis) for axis in told.values()])
+        raise Refused([_fault(axis) for axis in told])
     return notes
 
 
-def sweep_axes(arguments: list[str]) -> tuple[list[str], list[Axis]]:
-    """Overrides that every job has, and those with several values. Hydra's own keys are left out."""
-    overrides = [item for item in arguments if not item.startswith("-") and ("=" in item or item.startswith("~"))]
-    fixed, axes = [], []
-    for item in overrides:
-        if item.lstrip("+~").startswith("hydra"):
-            continue
-        try:
-            (override,) = OverridesParser.create().parse_overrides([item])
-        except HydraException:
-            fixed.append(item)
-            continue
-        if not override.is_sweep_override():
-            fixed.append(item)
-        elif len(values := _values(override)) > 1:
-            axes.append(Axis(item.partition("=")[0], values))
-    return fixed, axes
+def _few(axes: list[Axis], jobs: list[Job]) -> list[Job]:
+    if len(jobs) <= MOST_COMPARED:
+        return jobs
+    ends = [{axis.values[0], axis.values[-1]} for axis in axes]
+    return [job for job in jobs if all(value in end for value, end in zip(job.values, ends, strict=True))]
 
 
-def _values(override: Override) -> list[str]:
-    if override.is_interval_sweep():
-        interval = override.value()
-        assert isinstance(interval, IntervalSweep)
-        return [str(interval.start), str(interval.end)]
-    if isinstance(override.value(), Glob):
-        return []  # only Hydra knows what it matches
-    return [str(value) for value in override.sweep_string_iterator()]
-
-
-def _jobs(fixed: list[str], axes: list[Axis]) -> Iterator[Job]:
-    """Every combination, composed once a set of choices; a value that does not fit there is composed by itself."""
-    count = 1
-    for axis in axes:
-        count *= len(axis.values)
-    values = [axis.values if count <= MOST_JOBS else [axis.values[0], axis.values[-1]] for axis in axes]
-    chosen = [place for place, axis in enumerate(axes) if axis.is_choice]
-    ready: dict[tuple[str, ...], tuple[DictConfig, dict[str, Any]]] = {}
-    for combination in itertools.product(*values):
-        choices = tuple(f"{axes[place].key}={combination[place]}" for place in chosen)
-        written = [f"{axis.key}={value}" for axis, value in zip(axes, combination, strict=True) if not axis.is_choice]
-        overrides = [*fixed, *choices, *written]
-        try:
-            if choices not in ready:
-                ready[choices] = compose.composed([*fixed, *choices])
-            config, names = ready[choices]
-            for (override,) in map(OverridesParser.create().parse_overrides, [[item] for item in written]):
-                OmegaConf.update(config, override.key_or_group, override.value(), force_add=False)
-            yield Job(combination, _stages(compose.typed(config, names, overrides), overrides))
-        except (Refused, OmegaConfBaseException):
-            yield Job(combination, None)
-
-
-def _stages(cfg: RunConfig, overrides: list[str]) -> dict[str, tuple[Fields, PlannedStage]]:
-    cfg.dry_run = True
-    return {stage.name: (_fields(stage.cfg), stage) for stage in make_plan(cfg, overrides).stages}
+def _stages(job: Job) -> Stages:
+    assert job.plan is not None
+    return {stage.name: (_fields(stage.cfg), stage) for stage in job.plan.stages}
 
 
 def _fields(config: Any, prefix: str = "", counts: bool = True) -> Fields:
@@ -149,20 +68,18 @@ def _fields(config: Any, prefix: str = "", counts: bool = True) -> Fields:
     return {prefix.rstrip("."): (config, counts)}
 
 
-def _judge(axis: Axis, place: int, jobs: list[Job]) -> None:
+def _judge(axis: Axis, place: int, jobs: list[tuple[tuple[str, ...], Stages]]) -> None:
     """Compare all jobs that share every other axis."""
-    lines: dict[tuple[str, ...], list[Job]] = {}
-    for job in jobs:
-        lines.setdefault((*job.values[:place], *job.values[place + 1 :]), []).append(job)
-    for line in lines.values():
-        first = line[0].stages
-        for other in line[1:]:
-            assert first is not None and other.stages is not None
-            for name in first.keys() | other.stages.keys():
-                if name not in first or name not in other.stages:
+    lines: dict[tuple[str, ...], list[Stages]] = {}
+    for values, stages in jobs:
+        lines.setdefault((*values[:place], *values[place + 1 :]), []).append(stages)
+    for first, *others in lines.values():
+        for other in others:
+            for name in first.keys() | other.keys():
+                if name not in first or name not in other:
                     axis.acts.add(name)
                 else:
-                    _compare(axis, name, first[name], other.stages[name])
+                    _compare(axis, name, first[name], other[name])
     for name in axis.acts:
         axis.idle.pop(name, None)
 
@@ -180,12 +97,6 @@ def _compare(axis: Axis, name: str, one: tuple[Fields, PlannedStage], other: tup
     knob = ROOT_KNOBS.get(axis.key)
     if not different and knob in before:
         axis.idle.setdefault(name, stage.outline.pinned.get(knob, "it has a value of its own"))
-
-
-def _was_compared(axes: list[Axis], axis: Axis, jobs: list[Job]) -> bool:
-    """At least two of its values were planned: jobs that are refused say nothing about an axis."""
-    place = axes.index(axis)
-    return len({job.values[place] for job in jobs}) > 1
 
 
 def _fault(axis: Axis) -> Fault:

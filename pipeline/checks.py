@@ -37,6 +37,7 @@ def run_faults(cfg: RunConfig, names: list[str]) -> list[Fault]:
     """What is wrong with the run as a whole."""
     faults = []
     asked = [("until", cfg.until), ("from_stage", cfg.from_stage), *(("force", name) for name in cfg.force)]
+    asked.append(("objective.stage", cfg.objective.stage))
     for key, name in asked:
         if name is not None and name not in names:
             faults.append(Fault(key, f"there is no stage '{name}'", suggest(name, names)))

@@ -6,9 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from hydra import compose as hydra_compose
@@ -36,7 +33,6 @@ def register_schemas() -> None:
     store.store(name="run_schema", node=root)
     for name, kind in kinds().items():
         store.store(name=f"{name}_schema", node=kind.config)
-    OmegaConf.register_new_resolver("sweep_folder", sweep_folder, replace=True)
     OmegaConf.register_new_resolver("job_folder", job_folder, replace=True)
 
 
@@ -87,23 +83,8 @@ def _experiments(overrides: list[str]) -> list[str]:
     return [name.strip() for name in names if name.strip() not in ("", "null")]
 
 
-def sweep_folder(output_dir: str, name: str, pipeline: str, overrides: list[str], dry_run: bool) -> str:
-    """Where a sweep lives. A dry run writes nothing there; Hydra insists on a folder, so it gets a scratch one."""
-    if dry_run:
-        return str(dry_run_folder())
-    return str(Path(output_dir) / "sweeps" / (name or default_name(pipeline, list(overrides))))
-
-
-def dry_run_folder() -> Path:
-    """run.py removes it."""
-    return Path(tempfile.gettempdir()) / f"dry_run_{os.getpid()}"
-
-
-def job_folder(identity: str, name: str, overrides: list[str]) -> str:
-    """The folder of a sweep's job: its overrides, or a hash where they do not make a file name. The experiment is part
-    of the sweep's own name, unless that was given by hand."""
-    if name and (chosen := _experiments(list(overrides))):
-        identity = f"experiment={'+'.join(chosen)}" + (f",{identity}" if identity else "")
+def job_folder(identity: str) -> str:
+    """The folder of a sweep's job: the values of its axes, or a hash where they do not make a file name."""
     if not identity:
         return "default"
     if "/" in identity or len(identity) > LONGEST_FOLDER:

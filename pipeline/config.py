@@ -52,6 +52,7 @@ class LauncherConfig:
     num_ranks: int = 1  # ranks of every stage that does not say otherwise
     parallel_stages: int = 0  # independent stages side by side; 0: as many as cores or devices allow, at most 2
     threads: int = 0  # CPU threads a rank; 0: cores // (ranks x what runs beside it)
+    concurrent_runs: int = 1  # runs on this machine at the same time, which share its cores (a sweep by joblib)
     hosts: list[str] = field(default_factory=list)  # torchrun: one per machine; deepspeed: the hostfile's machines
     hostfile: str | None = None
     options: dict[str, Any] = field(default_factory=dict)  # slurm: partition, time, account, ...
@@ -119,6 +120,14 @@ class EvaluationConfig:
 
 
 @dataclass
+class ObjectiveConfig:
+    """What a run returns to a sweeper that optimizes (optuna): a metric of a stage's evaluation, or of the stage."""
+
+    stage: str | None = None
+    metric: str = "reasoning/pass@1"
+
+
+@dataclass
 class RunConfig:
     """The whole configuration of one run (`conf/config.yaml`)."""
 
@@ -140,6 +149,7 @@ class RunConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     launcher: LauncherConfig = field(default_factory=LauncherConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     scale: dict[str, Any] = field(default_factory=dict)  # numbers by role; stage entries read ${scale.ROLE.FIELD}
     algorithm: Any = None  # one choice for all RL stages, each of which has a copy of its own, as of the engine
     # One choice for all stages; typed by the heads that read them (pipeline/compose.py), which say ${model}, ${data}.

@@ -6,9 +6,10 @@
     look up   what is sealed under that name, from today's inputs                     store.py
 
 Nothing is computed, nothing is written, torch is not imported: a plan of ten stages takes milliseconds.
-Threads per rank are fixed here, because they are part of what makes a result bit-identical: cores // (ranks x b),
-where b is 1 for a stage that every other stage waits for or is waited for by, else as many stages as may run side by
-side. It looks at the whole recipe, never at what happens to be cached, so that a second run gets the same threads.
+Threads per rank are fixed here, because they are part of what makes a result bit-identical: cores // (ranks x b x r),
+where r is the number of runs on this machine at the same time, and b is 1 for a stage that every other stage waits for
+or is waited for by, else as many stages as may run side by side. It looks at the whole recipe, never at what happens
+to be cached, so that a second run gets the same threads.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ def stages_side_by_side(launcher: LauncherConfig) -> int:
     if launcher.parallel_stages:
         return launcher.parallel_stages
     machine = hardware()
-    places = machine["gpus"] or machine["cores"]
+    places = (machine["gpus"] or machine["cores"]) // max(1, launcher.concurrent_runs)
     return max(1, min(MOST_PARALLEL, places // max(1, launcher.num_ranks)))
 
 
@@ -191,4 +192,4 @@ def threads(name: str, ranks: int, before: dict[str, set[str]], launcher: Launch
         return launcher.threads
     beside = [other for other in before if other != name and other not in before[name] and name not in before[other]]
     width = min(parallel, 1 + len(beside))
-    return max(1, hardware()["cores"] // (max(1, ranks) * width))
+    return max(1, hardware()["cores"] // (max(1, ranks) * width * max(1, launcher.concurrent_runs)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pipeline.plan_types import Plan, PlannedStage
 
 HEADER = ("stage", "kind", "inputs", "fingerprint", "plan", "parameters", "steps", "tokens")
@@ -10,11 +12,21 @@ RIGHT = ("parameters", "steps", "tokens")
 
 def plan_table(plan: Plan) -> str:
     """One line a stage, then notes: why a stage runs again, warnings, knobs that do nothing."""
-    rows = [HEADER, *(_row(stage) for stage in plan.stages)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
-    lines = [_line(row, widths) for row in rows]
+    right = tuple(HEADER.index(name) for name in RIGHT)
+    return "\n".join(
+        [columns([HEADER, *(_row(stage) for stage in plan.stages)], right), "", summary(plan), *_notes(plan)]
+    )
+
+
+def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """A table in plain text, its first row underlined; the columns `right` stand on the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(widths[i]) if i in right else cell.ljust(widths[i]) for i, cell in enumerate(row)]
+        lines.append("  ".join(cells).rstrip())
     lines.insert(1, "-" * len(lines[0]))
-    return "\n".join([*lines, "", summary(plan), *_notes(plan)])
+    return "\n".join(lines)
 
 
 def summary(plan: Plan) -> str:
@@ -35,13 +47,6 @@ def _row(stage: PlannedStage) -> tuple[str, ...]:
         _exact(stage.outline.steps),
         _count(stage.outline.tokens),
     )
-
-
-def _line(row: tuple[str, ...], widths: list[int]) -> str:
-    cells = [
-        cell.rjust(width) if name in RIGHT else cell.ljust(width) for name, cell, width in zip(HEADER, row, widths)
-    ]
-    return "  ".join(cells).rstrip()
 
 
 def _notes(plan: Plan) -> list[str]:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.axes import check_axes, sweep_axes
+from pipeline import axes
 from pipeline.compose import compose
+from pipeline.jobs import plan_jobs, sweep_axes
 from pipeline.messages import Refused
 from pipeline.plan import make_plan
 
 ONE_UPDATE = "stages.reasoning_rl.updates_per_rollout=1"
+
+
+def check_axes(arguments: list[str]) -> list[str]:
+    fixed, found = sweep_axes(arguments)
+    return axes.check_axes(found, list(plan_jobs(fixed, found)), insist="allow_inert=true" in fixed)
 
 
 def refusal(*arguments: str) -> str:
@@ -55,10 +61,63 @@ def test_a_root_knob_is_named_with_the_stages_on_which_it_acts() -> None:
         (("stages.cold_start.save_every_steps=5,10",), "where or how fast"),
         (("tracker=none,wandb",), "no stage reads it"),
         (("stages.reasoning_rl.algorithm.max_resample_rounds=1,2",), "zero_variance=keep draws nothing again"),
+        (
+            ("stages.reasoning_rl.algorithm.beta=0", "stages.reasoning_rl.algorithm.kl_estimator=k2,k3"),
+            "beta is 0, so no reference is loaded",
+        ),
+        (("algorithm=cispo", "epsilon=0.1,0.2"), "cispo bounds the ratio by ratio_max alone"),
+        (("algorithm=rloo", "epsilon=0.1,0.2"), "rloo clips no surrogate"),
+        (("algorithm=gspo", "beta=0,0.01"), "gspo pins beta to 0"),
+        (
+            ("stages.reasoning_rl.algorithm.epsilon_high=10", "stages.reasoning_rl.algorithm.epsilon=2,10"),
+            "the lower bound 1 - 2 is never reached",
+        ),
+        (("stages.reasoning_rl.algorithm.epsilon_high=null,0.2",), "1 + epsilon with it and without"),
+        (
+            (
+                "algorithm@stages.reasoning_rl.algorithm=reinforce_pp",
+                "stages.reasoning_rl.algorithm.kl_place=reward",
+                "stages.reasoning_rl.algorithm.kl_estimator=k1",
+                "stages.reasoning_rl.G=1",
+                "stages.reasoning_rl.algorithm.zero_variance=keep,drop",
+            ),
+            "with G=1 there are no groups",
+        ),
+        (
+            (
+                "pipeline=ppo_vs_grpo",
+                "stages.reasoning_ppo.updates_per_rollout=1",
+                "stages.reasoning_ppo.algorithm.value_clip=0.1,0.2",
+            ),
+            "policy and critic are those that sampled",
+        ),
+        (("pipeline=ppo_vs_grpo", "stages.reasoning_ppo.value_weight=0.1,0.5"), "an optimizer of its own"),
     ],
 )
 def test_axes_that_do_nothing_are_refused(arguments: tuple[str, ...], reason: str) -> None:
     assert reason in refusal(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("axis", "told"),
+    [
+        ("stages.reasoning_rl.G=1", "every advantage would be 0"),
+        ("stages.reasoning_rl.algorithm.epsilon_high=0.1", "below epsilon=0.2"),
+        ("stages.reasoning_rl.algorithm.overlong_buffer_tokens=100", "beyond max_response_tokens=48"),
+    ],
+)
+def test_values_that_no_stage_can_take_are_refused_one_by_one(axis: str, told: str, tmp_path) -> None:
+    """A job is refused, a sweep goes on with the others."""
+    assert check_axes(["-m", "experiment=smoke", f"{axis},{axis.partition('=')[2]}0"]) == []
+    with pytest.raises(Refused) as caught:
+        make_plan(compose(["experiment=smoke", f"output_dir={tmp_path}", axis]))
+    assert told in str(caught.value)
+
+
+def test_a_cut_distribution_with_a_correction_is_refused(tmp_path) -> None:
+    both = ["stages.reasoning_rl.top_p=0.9", "stages.reasoning_rl.algorithm.importance_cap=2.0"]
+    with pytest.raises(Refused, match="biased"):
+        make_plan(compose(["experiment=smoke", f"output_dir={tmp_path}", *both]))
 
 
 def test_an_axis_that_acts_for_some_value_of_another_is_none_of_these() -> None:

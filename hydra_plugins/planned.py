@@ -1,0 +1,31 @@
+"""Hydra's sweeper of this project (`hydra/sweeper=planned`, the default): launches the jobs that run.py has planned.
+
+Hydra's basic sweeper composes every job twice, and one that does not compose ends the sweep. Here the jobs that the
+plan refuses are left out, and all others go to whatever Hydra launcher was chosen, in one batch. The folder's name and
+place are Hydra's condition for a plugin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hydra.core.plugins import Plugins
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+from pipeline import sweep
+
+
+class PlannedSweeper(Sweeper):
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        plugins = Plugins.instance()
+        self.launcher = plugins.instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> Any:
+        batch: list[Sequence[str]] = list(sweep.TO_LAUNCH)
+        assert self.launcher is not None
+        return [self.launcher.launch(batch, initial_job_idx=0)]
