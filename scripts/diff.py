@@ -63,11 +63,11 @@ def diff_results(a: Subject, b: Subject) -> int:
     section("", diff_text.surroundings(comparison))
     section("data", diff_text.data(comparison, (a.store, b.store)))
     models = [port for port in ports if a.outputs.get(port, {}).get("kind") == "model"]
-    if models:
-        found = (diff_text.scores_of(side.lineage.own, models[0], side.store) for side in (a, b))
+    if models and not comparison.same:
+        found = (diff_text.scores_of(side.lineage.own, models[0], (a.store, b.store)) for side in (a, b))
         notes, scores = diff_text.accuracy(*found)
         section("held-out accuracy, 95% intervals", notes + scores)
-    elif a.manifest and b.manifest:
+    elif not models and a.manifest and b.manifest:
         section("metrics", diff_text.metrics(a.manifest["metrics"], b.manifest["metrics"]))
     return 0 if comparison.same else 1
 

@@ -112,8 +112,10 @@ def accuracy(a: list[Evaluation], b: list[Evaluation], only: str = "") -> tuple[
     return notes, lines
 
 
-def scores_of(record: Record, port: str, store: Path | None) -> list[Evaluation]:
-    return evaluations_of(record.outputs[port]["digest"], store) if port in record.outputs else []
+def scores_of(record: Record, port: str, stores: tuple[Path | None, ...]) -> list[Evaluation]:
+    """Evaluations of a record's output in any of the stores: a folder moved elsewhere has none beside it."""
+    digest = record.outputs.get(port, {}).get("digest", "")
+    return [found for store in dict.fromkeys(stores) for found in evaluations_of(digest, store)]
 
 
 def metrics(a: dict[str, Any], b: dict[str, Any]) -> list[str]:

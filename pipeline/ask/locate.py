@@ -91,6 +91,18 @@ def stages_of(run: Path) -> list[str]:
     return [name for name in planned if (run / "stages" / name / MANIFEST).exists() and not name.endswith(".eval")]
 
 
+def models_of(run: Path) -> dict[str, Path]:
+    """stage -> the folder of the model that it made, in the order of the plan."""
+    found = {}
+    for name in stages_of(run):
+        folder = run / "stages" / name
+        outputs = json.loads((folder / MANIFEST).read_text())["outputs"].values()
+        paths = [output["path"] for output in outputs if output["kind"] == "model"]
+        if paths:
+            found[name] = folder / paths[0]
+    return found
+
+
 def existing(written: str) -> Path:
     """The path, if it is there; else a refusal that names the nearest that is."""
     path = Path(written).expanduser()

@@ -27,7 +27,7 @@ def tree(lineage: Lineage) -> str:
 def headline(lineage: Lineage) -> str:
     """What the folder is, in one line."""
     ports = [lineage.output] if lineage.output else list(lineage.own.outputs)
-    return "\n".join(f"{port}: {_described(lineage.own.outputs[port])}" for port in ports)
+    return "\n".join(f"{port}: {_described(port, lineage.own.outputs[port])}" for port in ports)
 
 
 def line_of(record: Record) -> str:
@@ -55,8 +55,9 @@ def sources_of(record: Record) -> list[tuple[str, str]]:
     return found
 
 
-def _described(output: dict[str, Any]) -> str:
-    facts = [output["kind"], f"digest {output['digest'][:12]}"]
+def _described(port: str, output: dict[str, Any]) -> str:
+    facts = [] if output["kind"] == port else [output["kind"]]
+    facts.append(f"digest {output['digest'][:12]}")
     if output.get("parameters"):
         facts.append(f"{output['parameters']:,} parameters")
     if output.get("adapter"):
