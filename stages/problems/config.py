@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from omegaconf import II
 
 from pipeline.artifacts import Fault, Outline, Port
 from pipeline.config import StageConfig
-from stages.parts.data.config import DataConfig
+from stages.parts.data.config import EMBEDDED, DataConfig
 
 RECIPE_VERSION = 1
 INPUTS: dict[str, Port] = {}
@@ -18,7 +18,7 @@ OUTPUTS = {
     "demonstrations": Port(
         "dataset:conversations", "reasoning demonstrations on training problems, for the cold start"
     ),
-    "general": Port("dataset:conversations", "demonstrations of the general suite, for SFT beside reasoning data"),
+    "general": Port("dataset:conversations", "demonstrations of the other suites, for SFT beside reasoning data"),
 }
 
 
@@ -29,9 +29,14 @@ class ProblemsConfig(StageConfig):
     evaluate: bool = False
     reasoning: DataConfig = II("data")  # suite "reasoning"
     general: DataConfig = II("general_data")  # suite "general"
+    # Off unless chosen, with the seed of the others: +suite@stages.problems.safety=safety
+    helpful: DataConfig | None = None  # suite "helpful": open-ended requests, scored by a reward model
+    safety: DataConfig | None = None  # suite "safety": requests to refuse, and look-alikes not to refuse
 
     def suites(self) -> dict[str, DataConfig]:
-        return {"reasoning": self.reasoning, "general": self.general}
+        chosen = {"helpful": self.helpful, "safety": self.safety}
+        more = {name: replace(data, seed=self.general.seed) for name, data in chosen.items() if data is not None}
+        return {"reasoning": self.reasoning, "general": self.general, **more}
 
     def faults(self) -> list[Fault]:
         faults = super().faults()
@@ -52,12 +57,13 @@ def outline(cfg: ProblemsConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     outline = Outline(
         outputs={
             "problems": problem_facts(cfg),
-            "demonstrations": {"rows": rows["reasoning"]},
-            "general": {"rows": rows["general"]},
-        }
+            "demonstrations": {"rows": rows.pop("reasoning")},
+            "general": {"rows": sum(rows.values())},
+        },
+        redundant=[name for name in ("helpful", "safety") if getattr(cfg, name) is None],
     )
     for suite, data in cfg.suites().items():
-        if data.source in ("reasoning_gym", "general"):
+        if data.source in EMBEDDED:
             continue
         reason = f"source={data.source} takes the problems as they are"
         outline.inert |= {f"{suite}.{name}": reason for name in ("difficulty", "families")}
@@ -66,8 +72,9 @@ def outline(cfg: ProblemsConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
 
 def problem_facts(cfg: ProblemsConfig) -> dict[str, Any]:
     """What later stages may rely on before the problems exist: suites, families, and how they were split."""
-    from stages.parts.data.checks import suite_families
+    from stages.parts.data.checks import suite_families, suite_parts
 
+    named = {suite: parts for suite, data in cfg.suites().items() if (parts := suite_parts(data))}
     return {
         "suites": {
             suite: {"train": data.train_problems, "dev": data.dev_problems, "test": data.test_problems}
@@ -76,4 +83,4 @@ def problem_facts(cfg: ProblemsConfig) -> dict[str, Any]:
         "families": {suite: data.families or suite_families(data) for suite, data in cfg.suites().items()},
         "difficulty": {suite: data.difficulty for suite, data in cfg.suites().items()},
         "split_seed": cfg.reasoning.seed,
-    }
+    } | ({"scored_by": named} if named else {})

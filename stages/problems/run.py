@@ -19,15 +19,16 @@ def run(cfg: ProblemsConfig, inputs: dict[str, Artifact], context: Context) -> M
     check_demonstrations(suites)
     for note in [note for suite in suites.values() for note in suite.notes]:
         context.note(note)
+    others = [row for name, suite in suites.items() if name != "reasoning" for row in suite.demonstrations]
     if context.is_main:
         save_problems(context.output("problems"), splits)
         save_conversations(context.output("demonstrations"), suites["reasoning"].demonstrations)
-        save_conversations(context.output("general"), suites["general"].demonstrations)
+        save_conversations(context.output("general"), others)
     counts = {name: {split: len(suite.splits[split]) for split in SPLITS} for name, suite in suites.items()}
     families = {name: sorted({problem.family for problem in suite.splits["train"]}) for name, suite in suites.items()}
     context.declare("problems", **problem_facts(cfg) | {"suites": counts}, families_found=families)
     context.declare("demonstrations", rows=len(suites["reasoning"].demonstrations))
-    context.declare("general", rows=len(suites["general"].demonstrations))
+    context.declare("general", rows=len(others))
     return {
         f"{name}/{split}_problems": float(count) for name, row in counts.items() for split, count in row.items()
     } | {f"{name}/demonstrations": float(len(suite.demonstrations)) for name, suite in suites.items()}

@@ -42,6 +42,8 @@ class SampleConfig(StageConfig):
     def faults(self) -> list[Fault]:
         faults = [*super().faults(), *sampling_faults(self)]
         faults += [Fault(f"reward.{fault.key}", fault.problem, fault.remedy) for fault in self.reward.faults()]
+        if self.reward.preference:
+            faults.append(Fault("reward.preference", "needs a reward model, which sampling has not", "write 0"))
         if self.keep_per_problem < 1:
             faults.append(Fault("keep_per_problem", f"is {self.keep_per_problem}", "write at least 1"))
         for name in ("min_language", "max_repetition"):
@@ -55,7 +57,8 @@ class SampleConfig(StageConfig):
 
 def outline(cfg: SampleConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     """Upper bounds from the sizes of the problem set."""
-    plan = Outline(parameters=inputs["policy"].get("parameters"), redundant=budget_fields(cfg))
+    off = ["reward.preference", *budget_fields(cfg)]
+    plan = Outline(parameters=inputs["policy"].get("parameters"), redundant=off)
     known: dict[str, dict[str, int]] | None = inputs["problems"].get("suites")
     if known is None:
         return plan

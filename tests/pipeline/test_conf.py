@@ -23,7 +23,7 @@ NEEDS = {
 CHOICES = [
     f"{path.parent.name}={path.stem}"
     for path in sorted(CONF.glob("*/*.yaml"))
-    if path.parent.name not in ("stage", "hydra")
+    if path.parent.name not in ("stage", "hydra", "suite")
 ]
 
 
@@ -43,6 +43,14 @@ def test_every_choice_composes_and_plans(choice: str, tmp_path: Path) -> None:
     assert {stage.name for stage in plan.stages} >= set(cfg.stages)
     assert all(stage.fingerprint for stage in plan.stages)
     assert not any(tmp_path.iterdir())  # planning writes nothing
+
+
+def test_every_suite_can_be_added_to_the_problems() -> None:
+    suites = [path.stem for path in (CONF / "suite").glob("*.yaml")]
+    plan = make_plan(config(*(f"+suite@stages.problems.{suite}={suite}" for suite in suites)))
+    assert set(suites) == {"helpful", "safety"}
+    assert set(plan.stage("problems").outline.outputs["problems"]["suites"]) == {"reasoning", "general", *suites}
+    assert plan.stage("problems").fingerprint != make_plan(config()).stage("problems").fingerprint
 
 
 def test_every_kind_has_a_stage_yaml() -> None:

@@ -61,9 +61,17 @@ def family_faults(cfg: DataConfig) -> list[Fault]:
 
 def suite_families(cfg: DataConfig) -> list[str]:
     """The names of the embedded families of a source; none for files."""
-    from stages.parts.data.families import GENERAL, REASONING
+    from stages.parts.data.families import OF_SOURCE
 
-    return list({"reasoning_gym": REASONING, "general": GENERAL}.get(cfg.source, {}))
+    return list(OF_SOURCE.get(cfg.source, {}))
+
+
+def suite_parts(cfg: DataConfig) -> list[str]:
+    """The parts of the reward that an embedded suite names; none where it is scored by the usual rules."""
+    from stages.parts.data.families import OF_SOURCE
+
+    families = OF_SOURCE.get(cfg.source, {}).values()
+    return list(dict.fromkeys(part for family in families for part in family.scored_by))
 
 
 def file_faults(cfg: DataConfig) -> list[Fault]:

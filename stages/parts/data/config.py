@@ -7,19 +7,20 @@ from dataclasses import dataclass, field
 from omegaconf import MISSING
 
 from pipeline.artifacts import Fault
-from pipeline.config import local_path
+from pipeline.config import hub_name, local_path
 
-SOURCES = ("reasoning_gym", "general", "jsonl", "hub")
-VERIFIERS = ("math", "exact", "task")  # the rows of stages/parts/verifiers/table.py; a test compares them
+EMBEDDED = ("reasoning_gym", "general", "helpful", "safety")
+SOURCES = (*EMBEDDED, "jsonl", "hub")
+VERIFIERS = ("math", "exact", "task", "refusal", "remark")  # the rows of verifiers/table.py; a test compares them
 
 
 @dataclass
 class DataConfig:
-    """One source of problems: embedded tasks (reasoning-gym), a local file, or the hub."""
+    """One source of problems: embedded tasks (reasoning-gym and our own), a local file, or the hub."""
 
-    source: str = MISSING  # reasoning_gym | general | jsonl | hub
+    source: str = MISSING  # reasoning_gym | general | helpful | safety | jsonl | hub
     seed: int = 0  # of the problems and their splits, apart from the run's seed, so that seeds share a test set
-    # reasoning_gym, general
+    # embedded
     families: list[str] = field(default_factory=list)  # task families, mixed evenly; empty: all of the suite
     difficulty: int = 1  # the dial: longer chains, larger numbers
     # jsonl, hub

@@ -12,6 +12,7 @@ import operator
 import re
 from typing import Any
 
+from stages.parts.data.open_families import HELPFUL, SAFETY
 from stages.parts.data.tasks import Entry, Family
 
 _OPERATORS = {ast.Add: ("+", operator.add), ast.Sub: ("-", operator.sub), ast.Mult: ("*", operator.mul)}
@@ -278,5 +279,6 @@ GENERAL = {
     ),
 }
 
-SUITES = {"reasoning": REASONING, "general": GENERAL}
-FAMILIES = {**REASONING, **GENERAL}
+FAMILIES = {**REASONING, **GENERAL}  # with a boxed answer: what a base model reads about
+EVERY_FAMILY = {**FAMILIES, **HELPFUL, **SAFETY}
+OF_SOURCE = {"reasoning_gym": REASONING, "general": GENERAL, "helpful": HELPFUL, "safety": SAFETY}

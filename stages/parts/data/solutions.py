@@ -43,8 +43,9 @@ def spoil(step: str, rng: random.Random) -> str:
 
 
 def response(exercise: Exercise, trace: str | None, answer: str | None = None, tags: bool = True) -> str:
-    """A whole response: the trace in a think block (or as plain text), then the boxed answer."""
-    final = boxed(exercise.answer if answer is None else answer)
+    """A whole response: the trace in a think block (or as plain text), then the boxed answer, or an open family's
+    reply."""
+    final = exercise.reply or boxed(exercise.answer if answer is None else answer)
     if trace is None:
         return final
     return f"<think>{trace}</think>{final}" if tags else f"{trace}. {final}"

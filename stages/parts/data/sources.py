@@ -17,7 +17,8 @@ from pipeline.artifacts import StageFailed
 from stages.parts.data import solutions
 from stages.parts.data.checks import first_rows, suite_families
 from stages.parts.data.columns import Row, read_row, resolve_columns
-from stages.parts.data.config import DataConfig
+from stages.parts.data.config import EMBEDDED, DataConfig
+from stages.parts.data.families import EVERY_FAMILY
 from stages.parts.data.problems import SPLITS
 from stages.parts.data.splits import normalise, split_of
 from stages.parts.data.tasks import Exercise, draw, stable_fraction, stable_int
@@ -38,7 +39,7 @@ class Suite:
 
 def build_suite(name: str, cfg: DataConfig) -> Suite:
     """All of a suite, a pure function of its configuration (and of the file or the pinned revision)."""
-    if cfg.source in ("reasoning_gym", "general"):
+    if cfg.source in EMBEDDED:
         return _embedded(name, cfg)
     return _from_rows(name, cfg, read_rows(cfg))
 
@@ -102,8 +103,11 @@ def _mix(supplies: dict[str, _Supply], split: str, count: int) -> list[Exercise]
 
 
 def to_problem(suite: str, exercise: Exercise) -> Problem:
-    """The row of an embedded exercise; the entry that reasoning-gym's scorer needs goes along where it is used."""
+    """The row of an embedded exercise; the entry that reasoning-gym's scorer needs goes along where it is used, and so
+    do the rule and the parts of the reward of a family of our own."""
     metadata: dict[str, Any] = {"key": exercise.key, "steps": len(exercise.steps)}
+    if scored_by := EVERY_FAMILY[exercise.family].scored_by:
+        metadata |= {"rule": exercise.entry["metadata"], "scored_by": list(scored_by)}
     if exercise.verifier == "task":
         entry = json.loads(json.dumps(exercise.entry))  # as it will be read back: lists, no tuples
         metadata |= {"task": exercise.entry["metadata"]["source_dataset"], "entry": entry}
@@ -154,7 +158,7 @@ def _from_rows(suite: str, cfg: DataConfig, rows: list[Row]) -> Suite:
     order = sorted(judged, key=lambda question: (stable_int(f"order/{cfg.seed}/{question}"), question))
     if len(order) < len(SPLITS):
         raise StageFailed(f"{suite}: {len(order)} distinct questions with an answer; three splits need at least three")
-    counts = _cut(len(order), sizes(cfg))
+    counts = cut_sizes(len(order), sizes(cfg))
     splits: dict[str, list[Problem]] = {}
     for split in ("test", "dev", "train"):
         questions, order = order[: counts[split]], order[counts[split] :]
@@ -174,7 +178,7 @@ def _from_rows(suite: str, cfg: DataConfig, rows: list[Row]) -> Suite:
     return Suite({split: splits[split] for split in SPLITS}, demonstrations, notes)
 
 
-def _cut(available: int, wanted: dict[str, int]) -> dict[str, int]:
+def cut_sizes(available: int, wanted: dict[str, int]) -> dict[str, int]:
     """How many go to each split: what is wanted where there is enough, else in proportion, at least one each; where
     dev and test would leave less than half for training, they shrink to a fifth each."""
     if available >= sum(wanted.values()):

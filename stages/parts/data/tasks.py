@@ -2,7 +2,8 @@
 
 reasoning-gym supplies problem, gold answer and scorer. Its prompts are paragraphs, so the question is worded again,
 briefly, in one of a few phrasings; and it has no worked solutions, so each family says how a person would write the
-steps. Families stand in `families.py`; this file draws from them.
+steps. Families stand in `families.py`; this file draws from them. Families of our own (`open_families.py`) bring
+`items` in the place of a task.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ Entry = dict[str, Any]  # reasoning-gym's: question, answer, metadata
 class Family:
     """One task family: how a reasoning-gym entry becomes a short question with a written-out solution."""
 
-    task: str  # name in reasoning-gym
-    settings: Callable[[int], dict[str, Any]]  # difficulty -> its configuration
     key: Callable[[Entry], str]  # the problem itself, however it is worded; two equal keys are one problem
     phrasings: tuple[str, ...]  # with {} for the key
     steps: Callable[[Entry], list[str]]  # a worked solution, a short line a step; the last one shows the answer
+    task: str = ""  # name in reasoning-gym
+    settings: Callable[[int], dict[str, Any]] = lambda level: {}  # difficulty -> its configuration
+    items: Callable[[random.Random], Entry] | None = None  # entries of our own, in the place of a task's
     verifier: str = "math"
     answer: Callable[[Entry], str] = lambda entry: entry["answer"]
     keep: Callable[[Entry, int], bool] = lambda entry, level: True  # leave out what the dial does not ask for
+    reply: Callable[[Entry], str] | None = None  # the whole answer, where it is not the boxed gold
+    scored_by: tuple[str, ...] = ()  # parts of the reward that its rows name; none: the rules, as always
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Exercise:
     steps: tuple[str, ...]
     verifier: str
     entry: Entry = field(compare=False)
+    reply: str | None = None  # the whole answer of an open family
 
 
 def draw(name: str, difficulty: int, seed: str, start: int = 0) -> Iterator[Exercise]:
@@ -50,9 +55,9 @@ def draw(name: str, difficulty: int, seed: str, start: int = 0) -> Iterator[Exer
     Equal problems may come again. reasoning-gym seeds item i with seed + i, so seeds are spread by hashing: near seeds
     would otherwise share most of their items.
     """
-    from stages.parts.data.families import FAMILIES
+    from stages.parts.data.families import EVERY_FAMILY
 
-    family = FAMILIES[name]
+    family = EVERY_FAMILY[name]
     dataset = _dataset(name, difficulty)
     base = stable_int(f"{seed}/{name}") % 2**48
     position = start
@@ -85,6 +90,7 @@ def _exercise(name: str, family: Family, entry: Entry) -> Exercise:
         steps=tuple(family.steps(entry)),
         verifier=family.verifier,
         entry=entry,
+        reply=None if family.reply is None else family.reply(entry),
     )
 
 
@@ -92,10 +98,23 @@ def _exercise(name: str, family: Family, entry: Entry) -> Exercise:
 def _dataset(name: str, difficulty: int) -> Any:
     import reasoning_gym
 
-    from stages.parts.data.families import FAMILIES
+    from stages.parts.data.families import EVERY_FAMILY
 
-    family = FAMILIES[name]
+    family = EVERY_FAMILY[name]
+    if family.items is not None:
+        return _OwnItems(family.items)
     return reasoning_gym.create_dataset(family.task, seed=0, size=1, **family.settings(difficulty))
+
+
+@dataclass
+class _OwnItems:
+    """Entries of our own behind the same two handles as a reasoning-gym data set."""
+
+    items: Callable[[random.Random], Entry]
+    seed: int = 0
+
+    def __getitem__(self, position: int) -> Entry:
+        return self.items(random.Random(f"{self.seed}/{position}"))
 
 
 def near_miss(exercise: Exercise) -> str:

@@ -7,10 +7,16 @@ from collections.abc import Callable
 from stages.parts.rollouts.types import Problem, Score
 from stages.parts.verifiers.exact import verify_exact
 from stages.parts.verifiers.math_answers import verify_math
+from stages.parts.verifiers.refusal import verify_refusal
+from stages.parts.verifiers.remark import verify_remark
 from stages.parts.verifiers.task import verify_task
 
 VERIFIERS: dict[str, Callable[[Problem, str], Score]] = {
     "math": verify_math,
     "exact": verify_exact,
     "task": verify_task,
+    "refusal": verify_refusal,
+    "remark": verify_remark,
 }
+# These read the whole answer after the thinking, and need no box.
+WHOLE_ANSWER = frozenset({"refusal", "remark"})

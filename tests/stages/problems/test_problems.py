@@ -86,3 +86,35 @@ def test_a_leak_fails_the_stage(tmp_path):
     cfg.general = DataConfig(source="jsonl", path=str(tmp_path / "same.jsonl"), seed=1, **SIZES)
     with pytest.raises(StageFailed, match="leaks"):
         run(cfg, {}, context_in(tmp_path / "out"))
+
+
+def open_suites() -> ProblemsConfig:
+    cfg = config()
+    cfg.helpful, cfg.safety = (DataConfig(source=name, seed=7, **SIZES) for name in ("helpful", "safety"))
+    return cfg
+
+
+def test_open_suites_are_off_unless_chosen_and_name_what_scores_them(tmp_path):
+    assert set(config().suites()) == {"reasoning", "general"}
+    assert outline(config(), {}).redundant == ["helpful", "safety"]  # so that they are in no older fingerprint
+    assert "scored_by" not in outline(config(), {}).outputs["problems"]
+    cfg, context = open_suites(), context_in(tmp_path)
+    assert not cfg.faults() and outline(cfg, {}).redundant == []
+    metrics = run(cfg, {}, context)
+    declared = outline(cfg, {}).outputs
+    assert declared["problems"]["scored_by"]["safety"] == ["accuracy", "harmlessness", "format", "language"]
+    assert declared["problems"]["scored_by"] == context.facts["problems"]["scored_by"]
+    assert declared["general"] == context.facts["general"] == {"rows": 120}
+    assert metrics["helpful/test_problems"] == metrics["safety/test_problems"] == 60
+    rows = load_problems(tmp_path / "problems", "test", ["helpful", "safety"])
+    assert all(row.metadata["scored_by"] == declared["problems"]["scored_by"][row.suite] for row in rows)
+    assert {row["suite"] for row in load_conversations(tmp_path / "general")} == {"general", "helpful", "safety"}
+
+
+def test_open_suites_leave_the_others_and_their_splits_as_they_are(tmp_path):
+    run(config(), {}, context_in(tmp_path / "without"))
+    run(open_suites(), {}, context_in(tmp_path / "with"))
+    for split in SPLITS:
+        one, other = (load_problems(tmp_path / name / "problems", split, ["reasoning", "general"])
+                      for name in ("without", "with"))  # fmt: skip
+        assert one == other

@@ -1,0 +1,141 @@
+"""Preference pairs by our own rules: a good response beside one with a single fault, for open problems.
+
+    helpfulness    repetitive, off_topic, out_of_format, garbled          judged on the answer after the thinking
+    harmlessness   complied, harm_in_thinking, over_refused, garbled      judged on the whole response
+
+Whether the worse one is worse is checked by the same rules that made it, so no pair teaches the reverse. Faults make
+some responses longer and some shorter: length alone must not tell.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+
+from stages.parts.data.pairs import HARMLESSNESS, HELPFULNESS, Pair
+from stages.parts.data.remarks import FACTS, FORMS, Rule, good_reply, judge_remark, read, write
+from stages.parts.data.requests import REFUSALS, is_refusal, reply_to, thought_on
+from stages.parts.rollouts.types import Problem
+
+TRIES = 50  # at a fault that came out as none
+
+
+def pairs_of(problem: Problem, count: int, seed: int) -> list[Pair]:
+    """At most `count` pairs of one problem, each with another fault; a pure function of problem and seed. One that
+    is not an open one has none."""
+    rng = random.Random(f"pairs/{seed}/{problem.id}")
+    if problem.verifier == "remark":
+        return _pairs(problem, HELPFULNESS, _REMARK_FAULTS, count, rng, _remark)
+    if problem.verifier == "refusal" and "rule" in problem.metadata:
+        return _pairs(problem, HARMLESSNESS, _REQUEST_FAULTS[problem.answer], count, rng, _request)
+    return []
+
+
+def _pairs(
+    problem: Problem,
+    axis: str,
+    faults: tuple[str, ...],
+    count: int,
+    rng: random.Random,
+    make: Callable[[Problem, str, random.Random], tuple[str, str]],
+) -> list[Pair]:
+    pairs = []
+    for fault in rng.sample(faults, min(count, len(faults))):
+        chosen, rejected = make(problem, fault, rng)
+        pairs.append(Pair(problem.id, problem.messages, chosen, rejected, axis, fault))
+    return pairs
+
+
+# Open-ended requests
+
+_REMARK_FAULTS = ("repetitive", "off_topic", "out_of_format", "garbled")
+
+
+def _remark(problem: Problem, fault: str, rng: random.Random) -> tuple[str, str]:
+    """(chosen, rejected); both think alike, since thinking is not what is judged."""
+    rule = problem.metadata["rule"]
+    chosen = good_reply(rule, rng)
+    spoil = {"repetitive": _repeat, "off_topic": _stray, "out_of_format": _reform, "garbled": _garble_remark}[fault]
+    for _ in range(TRIES):
+        rejected = spoil(rule, good_reply(rule, rng), rng)
+        if not all(judge_remark(rule, rejected).values()):
+            thought = f"<think>so {' '.join(dict.fromkeys(rule['subjects']))}</think>"
+            return thought + chosen, thought + rejected
+    raise ValueError(f"{problem.id}: no reply with the fault {fault} in {TRIES} tries")
+
+
+def _repeat(rule: Rule, reply: str, rng: random.Random) -> str:
+    """An item said again in the place of the next, a word said again, or the end said over and over."""
+    form, items = read(reply)
+    way = rng.choice(("item", "word", "tail") if len(items) > 1 else ("word", "tail"))
+    if way == "item":
+        return write([items[0]] * len(items), form)
+    if way == "tail":
+        return write([*items, *[items[-1]] * rng.randint(1, 2)], form)
+    words = reply.split(" ")
+    at = rng.randrange(len(words))
+    return " ".join([*words[:at], *[words[at]] * rng.randint(1, 3), *words[at:]])
+
+
+def _stray(rule: Rule, reply: str, rng: random.Random) -> str:
+    """One item, or all of them, about something else."""
+    form, items = read(reply)
+    others = rng.sample([name for name in FACTS if name not in rule["subjects"]], len(items))
+    every = rng.random() < 0.5
+    at = rng.randrange(len(items))
+    changed = [
+        (other, rng.choice(FACTS[other])) if every or place == at else item
+        for place, (item, other) in enumerate(zip(items, others, strict=True))
+    ]
+    return write(changed, form)
+
+
+def _reform(rule: Rule, reply: str, rng: random.Random) -> str:
+    """The other form, an item too few, or one too many."""
+    form, items = read(reply)
+    way = rng.choice(("form", "fewer", "more") if len(items) > 1 else ("form", "more"))
+    if way == "form":
+        return write(items, next(other for other in FORMS if other != form))
+    if way == "fewer":
+        return write(items[:-1], form)
+    subject = items[-1][0]
+    unsaid = [fact for fact in FACTS[subject] if (subject, fact) not in items]
+    return write([*items, (subject, rng.choice(unsaid or ["is old"]))], form)
+
+
+def _garble_remark(rule: Rule, reply: str, rng: random.Random) -> str:
+    return garble(reply, rng)
+
+
+def garble(text: str, rng: random.Random) -> str:
+    """A few letters of the text replaced."""
+    places = [match.start() for match in re.finditer(r"[a-z]", text)]
+    letters = list(text)
+    for at in rng.sample(places, min(rng.randint(2, 5), len(places))):
+        letters[at] = rng.choice([letter for letter in "abcdefghijklmnopqrstuvwxyz" if letter != letters[at]])
+    return "".join(letters)
+
+
+# Requests to refuse, and look-alikes
+
+_REQUEST_FAULTS = {"refuse": ("complied", "harm_in_thinking", "garbled"), "help": ("over_refused", "garbled")}
+
+
+def _request(problem: Problem, fault: str, rng: random.Random) -> tuple[str, str]:
+    """(chosen, rejected), thinking included: a plan for harm is harm, also where the answer then refuses."""
+    wanted, entry = problem.answer, {"metadata": problem.metadata["rule"], "answer": problem.answer}
+    other = "help" if wanted == "refuse" else "refuse"
+    thought, refusal = thought_on(entry), rng.choice(REFUSALS)
+    reply = refusal if wanted == "refuse" else reply_to(entry)
+    chosen = f"<think>so {thought}</think>{reply}"
+    if fault == "harm_in_thinking":
+        return chosen, f"<think>so {thought_on(entry, 'help')}, {reply_to(entry, 'help')}</think>{refusal}"
+    if fault == "garbled":
+        for _ in range(TRIES):
+            rejected = garble(reply, rng)
+            if wanted == "help" or not is_refusal(rejected):
+                return chosen, f"<think>so {thought}</think>{rejected}"
+        raise ValueError(f"{problem.id}: every garbled refusal still reads as one")
+    worse = rng.choice(REFUSALS) if other == "refuse" else reply_to(entry, other)
+    return chosen, f"<think>so {thought_on(entry, other)}</think>{worse}"
