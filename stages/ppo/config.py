@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import II
 
 from pipeline.artifacts import Fault, Outline, Port
-from stages.parts.experience.config import ExperienceConfig, input_faults, sampled_tokens
+from stages.parts.experience.config import ExperienceConfig, input_faults, redundant_weights, sampled_tokens
 from stages.parts.losses.checks import algorithm_faults, rl_faults
 from stages.parts.losses.config import AlgorithmConfig, LengthRules
 from stages.parts.rollouts.config import budget_fields
@@ -22,6 +22,7 @@ RECIPE_VERSION = 1
 INPUTS = {
     "policy": Port("model", "the model to train; also the body of the critic, and the reference of the KL"),
     "problems": Port("dataset:problems", "training problems and held-out ones for the monitors"),
+    "reward_model": Port("reward_model", "scores problems that name helpfulness or harmlessness", optional=True),
 }
 OUTPUTS = {"model": Port("model", "the trained policy, without its critic")}
 CRITICS = ("separate", "head")
@@ -109,7 +110,9 @@ def outline(cfg: PPOConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
         tokens=sampled_tokens(cfg),
         inert=idle,
         # Ratios and values of one update a rollout are 1 and the old ones up to rounding, so their bounds stay in.
-        redundant=budget_fields(cfg) + [key for key in idle if not key.startswith("algorithm.")],
+        redundant=budget_fields(cfg)
+        + redundant_weights(cfg)
+        + [key for key in idle if not key.startswith("algorithm.")],
     )
 
 

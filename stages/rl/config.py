@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.artifacts import Fault, Outline, Port
-from stages.parts.experience.config import ExperienceConfig, input_faults, sampled_tokens
-from stages.parts.losses.checks import NOISE_ALONE, inert, pinned, rl_faults, unusual
+from stages.parts.experience.config import ExperienceConfig, input_faults, redundant_weights, sampled_tokens
+from stages.parts.losses.checks import NOISE_ALONE, SAME_BOUND, inert, pinned, rl_faults, unusual
 from stages.parts.losses.config import AlgorithmConfig
 from stages.parts.losses.papers import CLIP_KNOBS, PAPERS
 from stages.parts.policy.outline import adapter_faults, trained_facts
@@ -17,6 +17,7 @@ RECIPE_VERSION = 1
 INPUTS = {
     "policy": Port("model", "the model to train; also the reference of the KL"),
     "problems": Port("dataset:problems", "training problems and held-out ones for the monitors"),
+    "reward_model": Port("reward_model", "scores problems that name helpfulness or harmlessness", optional=True),
 }
 OUTPUTS = {"model": Port("model", "the trained policy")}
 
@@ -55,6 +56,8 @@ def process_faults(cfg: RLConfig) -> list[Fault]:
         faults.append(Fault("algorithm.kl_place", problem, "write algorithm.kl_place=loss algorithm.kl_estimator=k3"))
     if cfg.reward.shuffle:
         faults.append(Fault("reward.shuffle", "permutes outcomes, not steps", "write supervision=outcome"))
+    if cfg.reward.preference:
+        faults.append(Fault("reward.preference", "judges whole answers, not steps", "write supervision=outcome"))
     return faults
 
 
@@ -70,7 +73,7 @@ def outline(cfg: RLConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
         steps=cfg.steps,
         tokens=sampled_tokens(cfg),
         inert=idle,
-        redundant=budget_fields(cfg) + _redundant(cfg, idle),
+        redundant=budget_fields(cfg) + _redundant(cfg, idle) + redundant_weights(cfg),
         pinned={f"algorithm.{knob}": why for knob, why in pinned(cfg.algorithm.name).items()} if known else {},
     )
 
@@ -80,7 +83,7 @@ def _redundant(cfg: RLConfig, idle: dict[str, str]) -> list[str]:
     are 1 up to rounding only: clip bounds stay in."""
     rounded = cfg.algorithm.kl_place == "reward" and cfg.algorithm.beta > 0
     bounds = {f"algorithm.{knob}" for knob in (*CLIP_KNOBS, "ratio_max")} if rounded else set()
-    return [key for key, why in idle.items() if why != NOISE_ALONE and key not in bounds]
+    return [key for key, why in idle.items() if why not in (NOISE_ALONE, SAME_BOUND) and key not in bounds]
 
 
 def _inert(cfg: RLConfig) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pipeline.config import not_in_fingerprint, shared_by_ranks
 from stages.parts.losses.config import LengthRules
 from stages.parts.policy.config import TrainedStageConfig
 from stages.parts.rollouts.config import STOP_TEXT, budget_faults
-from stages.parts.verifiers.config import RewardConfig
+from stages.parts.verifiers.config import LEARNED_PARTS, RULE_PARTS, RewardConfig
 
 
 @dataclass
@@ -59,7 +59,7 @@ def sampled_tokens(cfg: ExperienceConfig) -> int:
 
 
 def input_faults(cfg: ExperienceConfig, inputs: dict[str, dict[str, Any]]) -> list[Fault]:
-    """What does not fit the declared facts of the ports `policy` and `problems`; nothing where they are not known."""
+    """What does not fit the declared facts of the ports; nothing where they are not known."""
     suites = inputs["problems"].get("suites", {})
     faults = [
         Fault("suites", f"names '{suite}', the problems have {', '.join(sorted(suites))}", "write one of these")
@@ -70,4 +70,28 @@ def input_faults(cfg: ExperienceConfig, inputs: dict[str, dict[str, Any]]) -> li
     if context is not None and cfg.max_response_tokens >= context:
         problem = f"is {cfg.max_response_tokens}, the model's whole context is {context} tokens"
         faults.append(Fault("max_response_tokens", problem, f"leave room for the prompt: write {context // 2}"))
+    return faults + preference_faults(cfg, inputs)
+
+
+def preference_faults(cfg: ExperienceConfig, inputs: dict[str, dict[str, Any]]) -> list[Fault]:
+    """Parts of the reward that training problems name (`scored_by` of the suite) and nobody scores or weighs."""
+    wire = "write stages.NAME.inputs.reward_model=reward_model.model (a stage of kind reward_model)"
+    if "reward_model" not in inputs and cfg.reward.preference > 0:
+        problem = f"is {cfg.reward.preference}, and there is no reward model"
+        return [Fault("reward.preference", problem, f"{wire}, or reward.preference=0")]
+    faults = []
+    named: dict[str, list[str]] = inputs["problems"].get("scored_by", {})
+    for suite, parts in {suite: named[suite] for suite in cfg.suites if suite in named}.items():
+        learned = [part for part in parts if part in LEARNED_PARTS]
+        if learned and "reward_model" not in inputs:
+            problem = f"'{suite}' is scored by {learned[0]}, which a reward model tells, and none is wired"
+            faults.append(Fault("suites", problem, f"{wire}, or leave the suite out"))
+        elif not any(cfg.reward.weight(part) for part in parts if part in (*LEARNED_PARTS, *RULE_PARTS)):
+            problem = f"every part that scores '{suite}' ({', '.join(parts)}) has weight 0"
+            faults.append(Fault("reward", problem, "give one a weight, reward.preference=1, or leave the suite out"))
     return faults
+
+
+def redundant_weights(cfg: ExperienceConfig) -> list[str]:
+    """A weight that came later and is off cannot change one bit of what was there before it."""
+    return [] if cfg.reward.preference else ["reward.preference"]
