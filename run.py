@@ -16,6 +16,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import hydra
@@ -30,6 +31,7 @@ from pipeline.artifacts import Fault
 from pipeline.config import RunConfig
 from pipeline.launch_cluster import preview
 from pipeline.plan import make_plan
+from pipeline.report.sweep import write_sweep_report
 from pipeline.table import plan_table
 
 STATUSES = "POSTTRAIN_STATUSES"  # file to which every job of this call adds its status, from whatever process
@@ -102,8 +104,9 @@ def through_hydra(arguments: list[str]) -> int:
     scratch = Path(tempfile.mkdtemp(prefix="run_"))
     os.environ[COMMAND] = shlex.join(["python", *sys.argv])
     os.environ[STATUSES] = str(scratch / "statuses")
+    prepared = None
     try:
-        refused = prepare_sweep(arguments) if set(arguments) & {"-m", "--multirun"} else []
+        prepared = prepare_sweep(arguments) if set(arguments) & {"-m", "--multirun"} else None
         job()
     except Ended as ended:
         return ended.status
@@ -115,7 +118,9 @@ def through_hydra(arguments: list[str]) -> int:
     finally:
         statuses = _statuses(scratch)
         shutil.rmtree(scratch, ignore_errors=True)
-    statuses += [sweep.REFUSED] * len(refused)
+        if prepared:
+            print(f"report: {write_sweep_report(prepared.folder)}")
+    statuses += [sweep.REFUSED] * (prepared.refused if prepared else 0)
     return statuses[0] if len(statuses) == 1 else sweep.exit_status(statuses)
 
 
@@ -126,8 +131,14 @@ class Ended(Exception):
         self.status = status
 
 
-def prepare_sweep(arguments: list[str]) -> list[jobs.Job]:
-    """Plan every job, say what they will compute, enter them in the ledger. Returns those that are refused.
+@dataclass
+class Prepared:
+    folder: Path
+    refused: int  # jobs that are not launched
+
+
+def prepare_sweep(arguments: list[str]) -> Prepared:
+    """Plan every job, say what they will compute, enter them in the ledger.
 
     A sweeper that chooses its values as it goes (optuna) gets its check of axes, and no more. Raises Ended.
     """
@@ -168,7 +179,7 @@ def prepare_sweep(arguments: list[str]) -> list[jobs.Job]:
         [*one.overrides, share, f"hydra.sweep.subdir='{sweep.job_name(axes_, one)}'"] for one in runnable
     ]
     sys.argv += [f"hydra.sweep.dir='{folder}'", *([] if ours else [share])]
-    return refused if ours else []
+    return Prepared(folder, len(refused) if ours else 0)
 
 
 def _statuses(scratch: Path) -> list[int]:
