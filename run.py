@@ -178,7 +178,10 @@ def prepare_sweep(arguments: list[str]) -> Prepared:
     sweep.TO_LAUNCH[:] = [
         [*one.overrides, share, f"hydra.sweep.subdir='{sweep.job_name(axes_, one)}'"] for one in runnable
     ]
-    sys.argv += [f"hydra.sweep.dir='{folder}'", *([] if ours else [share])]
+    sys.argv.append(f"hydra.sweep.dir='{folder}'")
+    if not ours:
+        keys = [item.partition("=")[0] for item in [*fixed, share] if "@" not in item]
+        sys.argv += [share, f"hydra.job.config.override_dirname.exclude_keys=[{','.join(keys)}]"]
     return Prepared(folder, len(refused) if ours else 0)
 
 

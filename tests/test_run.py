@@ -104,3 +104,23 @@ def test_a_repeated_sweep_finds_everything_in_stable_folders(tmp_path: Path) -> 
     for job in ("G=4", "G=8"):
         stages = json.loads((folder / job / "summary.json").read_text())["stages"]
         assert {stage["status"] for stage in stages if stage["name"] == "problems"} == {"cached"}
+
+
+@pytest.mark.slow
+def test_joblib_and_optuna_run_the_jobs_of_a_sweep(tmp_path: Path) -> None:
+    common = ("-m", "experiment=smoke", "launcher=inline", f"output_dir={tmp_path}")
+    joblib = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    done = run(*common, "seed=0,1", "until=problems", "allow_inert=true", *joblib)
+    assert done.returncode == 0, done.stderr
+    (ledger,) = (json.loads(path.read_text()) for path in (tmp_path / "sweeps").glob("*/sweep.json"))
+    assert {name: job["status"] for name, job in ledger["jobs"].items()} == {"seed=0": "done", "seed=1": "done"}
+
+    wanted = ("hydra/sweeper=optuna", "hydra.sweeper.n_trials=2", "hydra.sweeper.direction=maximize")
+    axis = "stages.problems.seed=choice(0,1)"
+    refused = run(*common, *wanted, axis, "until=problems")
+    assert refused.returncode == 2 and refused.stderr.startswith("objective.stage: is not set")
+    objective = ("objective.stage=problems", "objective.metric=reasoning/train_problems")
+    done = run(*common, *wanted, *objective, axis, "until=problems")
+    assert done.returncode == 0, done.stderr
+    (results,) = (tmp_path / "sweeps").glob("*/optimization_results.yaml")
+    assert "best_value: " in results.read_text() and "best_value: 0" not in results.read_text()
