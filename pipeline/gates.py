@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pipeline.messages import suggest
 from pipeline.plan_types import Plan, PlannedStage
 
 Metrics = dict[str, dict[str, Any]]  # stage -> its final metrics, for the stages that have ended
@@ -27,20 +28,30 @@ def can_judge(plan: Plan, stage: PlannedStage, metrics: Metrics) -> bool:
 
 
 def judge(plan: Plan, stage: PlannedStage, metrics: Metrics) -> str | None:
-    """What does not hold, in words; None where the gate lets pass."""
+    """What does not hold, with its interval where there is one, and how to go on; None where the gate lets pass."""
     gate = stage.cfg.gate
-    value = _value(plan, stage.name, gate.metric, metrics)
-    if value is None:
-        return f"there is no metric {gate.metric}"
+    found = _merged(plan, stage.name, metrics)
+    if gate.metric not in found:
+        near = suggest(gate.metric, [name for name, value in found.items() if isinstance(value, int | float)])
+        return f"there is no metric {gate.metric} -> {near}"
+    value, told = found[gate.metric], _told(gate.metric, found)
+    go_on = f"everything so far is kept; to go on all the same, write stages.{stage.name}.gate.on_fail=warn"
     if gate.min is not None and value < gate.min:
-        return f"{gate.metric} is {value:.4g}, below gate.min={gate.min:.4g}"
+        return f"{gate.metric} is {told}, below gate.min={gate.min:.4g} -> {go_on}"
     before = _start(stage)
     if gate.max_drop is None or before is None:
         return None
-    earlier = _value(plan, before, gate.metric, metrics)
-    if earlier is not None and earlier - value > gate.max_drop:
-        return f"{gate.metric} fell from {earlier:.4g} to {value:.4g}, by more than gate.max_drop={gate.max_drop:.4g}"
+    earlier = _merged(plan, before, metrics)
+    if gate.metric in earlier and earlier[gate.metric] - value > gate.max_drop:
+        fell = f"fell from {_told(gate.metric, earlier)} to {told}"
+        return f"{gate.metric} {fell}, by more than gate.max_drop={gate.max_drop:.4g} -> {go_on}"
     return None
+
+
+def _told(metric: str, found: dict[str, Any]) -> str:
+    low, high = found.get(f"{metric}_low"), found.get(f"{metric}_high")
+    interval = "" if low is None or high is None else f" (95% interval {low:.4g}-{high:.4g})"
+    return f"{found[metric]:.4g}{interval}"
 
 
 def _start(stage: PlannedStage) -> str | None:
@@ -55,9 +66,10 @@ def _needed(plan: Plan, stage: PlannedStage) -> list[str]:
     return stages + [one.name for one in plan.stages if one.evaluates in stages and one.wanted]
 
 
-def _value(plan: Plan, name: str, metric: str, metrics: Metrics) -> float | None:
+def _merged(plan: Plan, name: str, metrics: Metrics) -> dict[str, Any]:
+    """Of the stage itself, and of its evaluation, which comes first."""
     merged = dict(metrics.get(name, {}))
     for stage in plan.stages:
         if stage.evaluates == name:
             merged |= metrics.get(stage.name, {})
-    return merged.get(metric)
+    return merged

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import store
+from pipeline import gates, store
 from pipeline.plan_types import Plan
 from pipeline.runner import execute, urgency
 from pipeline.summary import StageRecord, overhead_seconds
@@ -241,7 +241,19 @@ def gated(root: Path, value: float, **gate) -> Plan:
 def test_a_gate_stops_the_run_before_its_readers(tmp_path, capsys):
     assert run(tmp_path, gated(tmp_path, 0.2, min=0.4)) == 1
     assert statuses(tmp_path) == {"a": "ran", "a.eval": "ran", "c": "skipped"}
-    assert "reasoning/pass@1 is 0.2, below gate.min=0.4" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "reasoning/pass@1 is 0.2, below gate.min=0.4 -> everything so far is kept" in told
+    assert "stages.a.gate.on_fail=warn" in told
+
+
+def test_a_gate_tells_the_interval_and_the_names_that_there_are():
+    plan = plan_of(Path("."), planned("a"))
+    gate = plan.stage("a").cfg.gate
+    gate.min, metrics = 0.4, {"a": {"reasoning/pass@1": 0.2, "reasoning/pass@1_low": 0.1, "reasoning/pass@1_high": 0.3}}
+    assert "is 0.2 (95% interval 0.1-0.3), below" in gates.judge(plan, plan.stage("a"), metrics)
+    gate.metric = "reasoning/pas@1"
+    told = gates.judge(plan, plan.stage("a"), metrics)
+    assert told.startswith("there is no metric reasoning/pas@1 -> write reasoning/pass@1 (there are: ")
 
 
 def test_a_gate_that_holds_or_only_warns_lets_pass(tmp_path, capsys):
