@@ -23,6 +23,8 @@ CHOICES = {
 }
 # The one inert knob that still changes bits: its gradient is zero in expectation only.
 NOISE_ALONE = "k1 in the loss has no expected gradient (write kl_estimator=k3, or kl_place=reward)"
+# Inert too, but the same as leaving it out only here: its place in a fingerprint stays.
+SAME_BOUND = "the upper bound is 1 + epsilon with it and without (write more than epsilon to make it act)"
 NOT_NEGATIVE = (
     "beta",
     "epsilon",
@@ -151,6 +153,8 @@ def inert(
             why.setdefault(knob, at_one)
     if cfg.epsilon >= 1 and cfg.epsilon_high is not None:
         why.setdefault("epsilon", f"the lower bound 1 - {cfg.epsilon:g} is never reached and epsilon_high is set")
+    if cfg.epsilon_high is None or cfg.epsilon_high == cfg.epsilon:
+        why.setdefault("epsilon_high", SAME_BOUND)
     why |= {knob: reason for knob, reason in _inert_kl(cfg, steps).items() if knob not in why}
     if cfg.std == "none":
         why.setdefault("std_epsilon", "nothing is divided by with std=none")

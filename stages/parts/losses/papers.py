@@ -72,7 +72,7 @@ PAPERS: dict[str, Paper] = {
     ),
     "reinforce_pp": Paper(
         "2501.03262",
-        {"reduction": "token_mean"},  # its KL differs with G: see `algorithm_departures`
+        {"reduction": "token_mean"},  # its KL is in the reward with G=1, in the loss otherwise
         unread={"std": "reinforce_pp whitens over the whole batch", **_NO_RATIO_MAX},
         group_baseline=False,
     ),

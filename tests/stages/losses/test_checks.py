@@ -93,6 +93,7 @@ def test_what_is_right_has_no_fault():
         ({"beta": 0.0}, {}, "reference_reset_steps", "no reference"),
         ({"kl_estimator": "k1"}, {}, "beta", "no expected gradient"),
         ({"epsilon": 10.0, "epsilon_high": 10.0}, {}, "epsilon", "never reached"),
+        ({"epsilon_high": 0.2}, {}, "epsilon_high", "with it and without"),
         ({"reference_reset_steps": 100}, {}, "reference_reset_steps", "before the first reset"),
         ({}, {}, "ratio_max", "cispo"),
         ({"std": "none"}, {}, "std_epsilon", "std=none"),
@@ -106,7 +107,7 @@ def test_axes_that_do_nothing(algorithm, of_stage, knob, because):
 
 def test_axes_that_act_are_not_called_inert():
     for name in ("grpo", "dapo", "gspo", "dr_grpo", "reinforce_pp"):
-        why = inert(config(name=name))
+        why = inert(config(name=name, epsilon_high=0.28))
         assert not any(f"algorithm.{knob}" in why for knob in CLIP_KNOBS)
         assert "algorithm.beta" not in why
     assert "algorithm.epsilon" not in inert(config(), updates_per_rollout=1, epochs_per_rollout=2)
