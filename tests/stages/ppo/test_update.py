@@ -83,6 +83,15 @@ def test_whitening_is_over_tokens_and_leaves_out_what_cannot_be_judged():
     assert rows[2].advantages == [0.0] * 4
 
 
+def test_whitened_rewards_are_over_their_std_and_keep_their_mean():
+    """Token rewards 0 1 and 0 0 0 0: mean 1/6, std sqrt(5)/6: 1 becomes sqrt(5) + 1/6, and 0 -1/sqrt(5) + 1/6."""
+    rows = [one_response([0.0] * 2, 1.0), one_response([0.0] * 4, 0.0)]
+    advantages_of(replace(PLAIN, gae_lambda=1.0, whiten_rewards=True), *rows)
+    high, low = 5**0.5 + 1 / 6, -(5**-0.5) + 1 / 6
+    assert rows[0].returns == pytest.approx([low + high, high])
+    assert rows[1].returns == pytest.approx([4 * low, 3 * low, 2 * low, low])
+
+
 def test_an_empty_or_unjudgeable_rollout_is_survived():
     assert advantages_of(PLAIN)["critic/value"] == 0.0
     row = one_response([0.5], float("nan"))
