@@ -21,16 +21,21 @@ LAUNCHERS = ("local", "inline", "torchrun", "deepspeed", "slurm")
 
 
 def as_written(name: str, stage: StageConfig, fault: Fault, cfg: RunConfig) -> Fault:
-    """A fault of a stage under the key that a user would write: `data.path`, not stages.problems.reasoning.path."""
+    """A fault of a stage under the key that a user would write: `data.path`, not stages.problems.reasoning.path. In its
+    remedy stages.NAME stands for the stage, NODE for the source of data or model that it is about."""
     remedy = fault.remedy.replace("stages.NAME", f"stages.{name}")
     if name.endswith(EVAL):
         return dataclasses.replace(fault, key=f"evaluation.{fault.key}", remedy=remedy)
     field, _, rest = fault.key.partition(".")
     value = getattr(stage, field, None)
-    for root in SHARED:
-        if rest and dataclasses.is_dataclass(value) and value == getattr(cfg, root):
-            return dataclasses.replace(fault, key=f"{root}.{rest}", remedy=remedy)
-    return dataclasses.replace(fault, key=f"stages.{name}.{fault.key}", remedy=remedy)
+    node, choice = f"stages.{name}.{field}", f"stages.{name}.{field}.source"
+    shared = (root for root in SHARED if rest and dataclasses.is_dataclass(value) and value == getattr(cfg, root))
+    if root := next(shared, None):
+        node, choice = root, "data@general_data" if root == "general_data" else root
+    key = f"{node}.{rest}" if rest else f"stages.{name}.{fault.key}"
+    return dataclasses.replace(
+        fault, key=key, remedy=remedy.replace("NODE.", f"{node}.").replace("NODE=", f"{choice}=")
+    )
 
 
 def run_faults(cfg: RunConfig, names: list[str]) -> list[Fault]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -34,6 +35,8 @@ def register_schemas() -> None:
     for name, kind in kinds().items():
         store.store(name=f"{name}_schema", node=kind.config)
     OmegaConf.register_new_resolver("job_folder", job_folder, replace=True)
+    OmegaConf.register_new_resolver("pinned", pinned, replace=True)
+    OmegaConf.register_new_resolver("as_model", as_model, replace=True)
 
 
 def compose(overrides: list[str]) -> RunConfig:
@@ -81,6 +84,23 @@ def _experiments(overrides: list[str]) -> list[str]:
     values = [item.partition("=")[2] for item in overrides if item.startswith("experiment=")]
     names = values[-1].strip("[] ").split(",") if values else []
     return [name.strip() for name in names if name.strip() not in ("", "null")]
+
+
+def pinned(group: str, name: str | None, field: str) -> Any:
+    """What the YAML of `group` (conf/data, conf/model) says in `field` that has this name of the hub; else nothing, for
+    the plan to find out."""
+    nothing: dict[str, Any] = {"facts": {}}
+    files = sorted((CONF / group).glob("*.yaml")) if name else []
+    for known in (yaml.safe_load(file.read_text()) for file in files):
+        if name in (known.get("name"), known.get("name_or_path")):
+            return known.get(field, nothing.get(field))
+    return nothing.get(field)
+
+
+def as_model(name: str | None, field: str, *, _root_: DictConfig) -> Any:
+    """A field of the root's `model` for a student of the same name; another student has its own."""
+    nothing: dict[str, Any] = {"trust_remote_code": False, "facts": {}}
+    return _root_.model[field] if _root_.model.name_or_path == name else nothing.get(field)
 
 
 def job_folder(identity: str) -> str:

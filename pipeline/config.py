@@ -34,6 +34,12 @@ def local_path() -> Any:
     return field(default=None, metadata={"content": True})
 
 
+def hub_name(kind: str, source: str) -> Any:
+    """A local path, or where the config's `source` is this one the name of a model or dataset (`kind`) of the hub. The
+    plan fills in the `revision` beside it (pipeline/hub.py)."""
+    return field(default=None, metadata={"content": True, "hub": (kind, source)})
+
+
 @dataclass
 class EngineConfig:
     """How parameters are trained: one process (`torch`) or DeepSpeed ZeRO (`deepspeed`)."""

@@ -1,11 +1,13 @@
 """The plan: which stages there are, in which order, from which inputs, and which of them are already in the store.
 
+    pin       names of the hub to commits, once and for all                           hub.py
     wire      every port to an output of another stage or to something external       wiring.py
     check     configs, facts, machine; all faults are reported at once                checks.py
     name      each stage by the fingerprint of its recipe                             fingerprint.py
     look up   what is sealed under that name, from today's inputs                     store.py
 
-Nothing is computed, nothing is written, torch is not imported: a plan of ten stages takes milliseconds.
+Nothing is computed, torch is not imported: a plan of ten stages takes milliseconds. Nothing is written but the commits
+of hub names and the digests of files, neither in a dry run.
 Threads per rank are fixed here, because they are part of what makes a result bit-identical: cores // (ranks x b x r),
 where r is the number of runs on this machine at the same time, and b is 1 for a stage that every other stage waits for
 or is waited for by, else as many stages as may run side by side. It looks at the whole recipe, never at what happens
@@ -22,6 +24,7 @@ from pipeline.artifacts import Fault, Outline
 from pipeline.checks import as_written, config_faults, inert_knobs, machine_faults, run_faults, store_faults
 from pipeline.config import LauncherConfig, RunConfig, StageConfig
 from pipeline.fingerprint import fingerprint
+from pipeline.hub import Revisions, pin
 from pipeline.kinds import Kind, kinds
 from pipeline.messages import Refused
 from pipeline.plan_types import Plan, PlannedStage, Source
@@ -36,13 +39,14 @@ MOST_PARALLEL = 2  # stages side by side, where the launcher does not say
 def make_plan(cfg: RunConfig, overrides: list[str] | None = None) -> Plan:
     """Order, check, name and look up every stage. Raises Refused with all faults; writes nothing."""
     store = Path(cfg.output_dir) / "store"
-    digests = Digests.of_store(store)
+    digests, revisions = Digests.of_store(store), Revisions.of_store(store, remember=not cfg.dry_run)
+    not_pinned = pin_names(cfg, revisions)
     stages = with_evaluations(cfg)
     wiring = wire(stages, digests)
-    faults = [*run_faults(cfg, list(stages)), *wiring.faults]
+    faults = [*run_faults(cfg, list(stages)), *not_pinned, *wiring.faults]
     before = {name: ancestors(name, wiring) for name in wiring.order}
     parallel = stages_side_by_side(cfg.launcher)
-    plan = Plan(cfg.name, cfg.pipeline, store, [], parallel)
+    plan = Plan(cfg.name, cfg.pipeline, store, [], parallel, warnings=revisions.notes)
     for name, stage in stages.items():
         faults += config_faults(name, stage, cfg)
     for name in wiring.order:
@@ -61,6 +65,17 @@ def make_plan(cfg: RunConfig, overrides: list[str] | None = None) -> Plan:
     if not cfg.dry_run:
         digests.save()
     return plan
+
+
+def pin_names(cfg: RunConfig, revisions: Revisions) -> list[Fault]:
+    """Fill in the commits of hub names, in every stage and in what the stages have from the root."""
+    faults = []
+    for name, stage in cfg.stages.items():
+        faults += [as_written(name, stage, fault, cfg) for fault in pin(stage, revisions)]
+    for root in (cfg.model, cfg.student, cfg.data, cfg.general_data):
+        if root is not None:
+            list(pin(root, revisions))  # the faults of those that a stage reads are there already
+    return faults
 
 
 def with_evaluations(cfg: RunConfig) -> dict[str, StageConfig]:

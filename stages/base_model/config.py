@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import II, MISSING
 
 from pipeline.artifacts import MODEL_FACTS, Fault, Outline, Port
-from pipeline.config import local_path, shared_by_ranks
+from pipeline.config import hub_name, shared_by_ranks
 from stages.parts.policy.config import TrainedStageConfig
 
 RECIPE_VERSION = 1
@@ -34,8 +34,8 @@ class ModelConfig:
     intermediate_size: int = 384
     context_length: int = 512
     # pretrained
-    name_or_path: str | None = local_path()
-    revision: str | None = None
+    name_or_path: str | None = hub_name("model", source="pretrained")
+    revision: str | None = None  # a commit; a branch, a tag or none is asked for once and remembered
     trust_remote_code: bool = False
     facts: dict[str, Any] = field(
         default_factory=dict
@@ -45,7 +45,7 @@ class ModelConfig:
         """Range checks, and for a folder whether it is a model with a chat template. Opens no network."""
         if self.source == "scratch" and self.name_or_path:
             problem = f"is '{self.name_or_path}', which source=scratch does not read"
-            return [Fault("name_or_path", problem, "write model=hf (student=hf), or leave it out")]
+            return [Fault("name_or_path", problem, "write NODE=hf, or leave it out")]
         if self.source == "scratch":
             return _architecture_faults(self)
         if self.source == "pretrained":
@@ -151,15 +151,12 @@ def _pretrained_faults(model: ModelConfig) -> list[Fault]:
 
     name = model.name_or_path
     if not name:
-        return [Fault("name_or_path", "is missing", "write model.name_or_path=ORG/NAME or a folder")]
+        return [Fault("name_or_path", "is missing", "write NODE.name_or_path=ORG/NAME or a folder")]
     folder = Path(name)
     if not folder.exists():
         if name.startswith(("/", ".", "~")) or name.count("/") != 1:
             return [Fault("name_or_path", f"'{name}' is no folder, and no hub name", "name a folder, or ORG/NAME")]
-        if model.revision is None:
-            remedy = "write model.revision=COMMIT, the commit that its page on the hub shows"
-            return [Fault("revision", f"is missing: what '{name}' names on the hub may change", remedy)]
-        return []  # pinned; whether it is there shows when it is loaded
+        return []  # whether it has a template shows when it is loaded
     if not (folder / "config.json").exists():
         return [Fault("name_or_path", f"'{name}' has no config.json", "name a folder that save_pretrained wrote")]
     if read_template(folder) is None:

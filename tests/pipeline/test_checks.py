@@ -57,8 +57,10 @@ def test_a_value_that_cannot_be_right(key: str, value: Any, tmp_path: Path) -> N
     ("field", "value", "remedy"),
     [
         ("data.path", "problems.jsonl", "write data=jsonl"),
+        ("general_data.path", "problems.jsonl", "write data@general_data=jsonl"),
         ("data.name", "org/name", "write data=hub"),
         ("model.name_or_path", "org/name", "write model=hf"),
+        ("student.name_or_path", "org/name", "write student=hf"),
     ],
 )
 def test_a_source_that_the_choice_does_not_read(field: str, value: str, remedy: str, tmp_path: Path) -> None:

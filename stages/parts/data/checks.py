@@ -32,7 +32,7 @@ def source_faults(cfg: DataConfig) -> list[Fault]:
     for name, source in (("path", "jsonl"), ("name", "hub")):
         if getattr(cfg, name) and cfg.source != source:
             problem = f"is '{getattr(cfg, name)}', which source={cfg.source} does not read"
-            faults.append(Fault(name, problem, f"write data={source}, or leave it out"))
+            faults.append(Fault(name, problem, f"write NODE={source}, or leave it out"))
     unknown = sorted(set(cfg.columns) - set(GUESSES))
     if unknown:
         faults.append(Fault("columns", f"maps {', '.join(unknown)}", f"ours are {', '.join(GUESSES)}"))
@@ -45,9 +45,9 @@ def source_faults(cfg: DataConfig) -> list[Fault]:
 
 def hub_faults(cfg: DataConfig) -> list[Fault]:
     if not cfg.name:
-        return [Fault("name", "is missing", "write data.name=ORG/NAME")]
-    if not cfg.revision and not Path(cfg.name).exists():
-        return [Fault("revision", "is missing", "write data.revision=COMMIT, so that the data stays the same")]
+        return [Fault("name", "is missing", "write NODE.name=ORG/NAME")]
+    if not Path(cfg.name).exists() and (cfg.name.startswith(("/", ".", "~")) or cfg.name.count("/") != 1):
+        return [Fault("name", f"'{cfg.name}' is no folder, and no hub name", "name a folder, or ORG/NAME")]
     return []
 
 
@@ -77,7 +77,8 @@ def suite_parts(cfg: DataConfig) -> list[str]:
 def file_faults(cfg: DataConfig) -> list[Fault]:
     """Whether the file opens, holds rows, and has the columns that are needed."""
     if not cfg.path:
-        return [Fault("path", "is missing", "write data.path=FILE (.jsonl or .parquet)")]
+        return [Fault("path", "is missing", "write NODE.path=FILE (.jsonl or .parquet)")]
+    path = Path(cfg.path)
     try:
         rows = first_rows(Path(cfg.path))
     except (OSError, ValueError) as error:
@@ -90,7 +91,7 @@ def file_faults(cfg: DataConfig) -> list[Fault]:
         columns = resolve_columns(names, cfg.columns)
     except KeyError as error:
         return [Fault("columns", f"there is no column {error} in '{cfg.path}'", f"it has {', '.join(names)}")]
-    remedy = f"map ours to theirs, data.columns.prompt=NAME: the file has {', '.join(names)}"
+    remedy = f"map ours to theirs, NODE.columns.prompt=NAME: the file has {', '.join(names)}"
     if "prompt" not in columns and "messages" not in columns:
         return [Fault("columns", f"'{cfg.path}' has no column that is known as the prompt", remedy)]
     try:

@@ -25,8 +25,8 @@ class DataConfig:
     difficulty: int = 1  # the dial: longer chains, larger numbers
     # jsonl, hub
     path: str | None = local_path()  # a .jsonl or .parquet file
-    name: str | None = None  # hub: org/name
-    revision: str | None = None  # hub: a commit
+    name: str | None = hub_name("dataset", source="hub")  # hub: org/name, or a folder
+    revision: str | None = None  # hub: a commit; a branch, a tag or none is asked for once and remembered
     subset: str | None = None  # hub: configuration name ("main" of openai/gsm8k)
     split: str = "train"  # hub: split to read
     columns: dict[str, str] = field(default_factory=dict)  # ours -> theirs: prompt, answer, solution, messages, ...

@@ -151,8 +151,8 @@ def test_faults(tmp_path):
     assert keys(source="pretrained", name_or_path="./no/such") == ["model.name_or_path"]
     assert keys(source="pretrained", name_or_path=str(tmp_path / "empty")) == ["model.name_or_path"]
     assert keys(source="pretrained", name_or_path=str(tmp_path / "bare")) == ["model.name_or_path"]
-    assert keys(source="pretrained", name_or_path="org/name") == ["model.revision"]  # the hub may change under a name
-    assert keys(source="pretrained", name_or_path="org/name", revision="c0ffee") == []
+    assert keys(source="pretrained", name_or_path="no-folder") == ["model.name_or_path"]
+    assert keys(source="pretrained", name_or_path="org/name") == []  # the plan finds out which commit that is
     assert keys(source="scratch", **{**TINY, "heads": 3, "kv_heads": 2}) == ["model.kv_heads"]
     assert keys(source="elsewhere") == ["model.source"]
     assert [fault.key for fault in config(families=["sudoku"]).faults()] == ["families"]

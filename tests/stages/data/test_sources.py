@@ -178,6 +178,6 @@ def test_demonstrations_may_come_late_in_a_file(tmp_path):
         assert has_demonstrations(DataConfig(source="jsonl", path=path)) is shown
 
 
-def test_a_hub_name_without_a_revision_is_refused():
-    assert [fault.key for fault in DataConfig(source="hub", name="org/name").faults()] == ["revision"]
-    assert DataConfig(source="hub", name="org/name", revision="abc").faults() == []
+def test_a_name_that_is_none_of_the_hub():
+    assert [fault.key for fault in DataConfig(source="hub", name="gsm8k").faults()] == ["name"]
+    assert DataConfig(source="hub", name="openai/gsm8k").faults() == []
