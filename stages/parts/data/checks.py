@@ -1,4 +1,4 @@
-"""What can be wrong with a source of problems, found before anything runs. No torch; a file's first lines are read."""
+"""What can be wrong with a source of problems, found before anything runs. No torch."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.artifacts import Fault
-from stages.parts.data.columns import GUESSES, read_row, resolve_columns
+from stages.parts.data.columns import GUESSES, Row, read_row, resolve_columns
 
 if TYPE_CHECKING:
     from stages.parts.data.config import DataConfig
 
 FIRST_LINES = 20
+SMALL_FILE = 8 * 2**20  # bytes, read in about a quarter of a second
 
 
 def source_faults(cfg: DataConfig) -> list[Fault]:
@@ -75,18 +76,22 @@ def suite_parts(cfg: DataConfig) -> list[str]:
 
 
 def file_faults(cfg: DataConfig) -> list[Fault]:
-    """Whether the file opens, holds rows, and has the columns that are needed."""
+    """Whether the file opens, holds rows, and has the columns that are needed. A small file is read to its end, of a
+    larger one the first lines: the stage that reads the rest says what is wrong with a row of it."""
     if not cfg.path:
         return [Fault("path", "is missing", "write NODE.path=FILE (.jsonl or .parquet)")]
     path = Path(cfg.path)
     try:
-        rows = first_rows(Path(cfg.path))
+        whole = path.stat().st_size <= SMALL_FILE
+        rows = first_rows(path, None if whole else FIRST_LINES)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return [Fault("path", f"'{cfg.path}' cannot be read: {reason}", "name a readable .jsonl or .parquet file")]
+        return [
+            Fault("path", f"'{cfg.path}' cannot be read: {reason}", "mend it, or name another .jsonl or .parquet file")
+        ]
     if not rows:
         return [Fault("path", f"'{cfg.path}' holds no rows", "name a file with at least three rows")]
-    names = sorted({name for row in rows for name in row})
+    names = sorted({name for row in rows.values() for name in row})
     try:
         columns = resolve_columns(names, cfg.columns)
     except KeyError as error:
@@ -95,30 +100,31 @@ def file_faults(cfg: DataConfig) -> list[Fault]:
     if "prompt" not in columns and "messages" not in columns:
         return [Fault("columns", f"'{cfg.path}' has no column that is known as the prompt", remedy)]
     try:
-        read = [usable for row in rows if (usable := read_row(row, columns)) is not None]
-    except (KeyError, TypeError, AttributeError) as error:
-        return [Fault("columns", f"a row of '{cfg.path}' is not as its columns say ({error!r})", remedy)]
+        read = usable_rows(rows, columns)
+    except ValueError as error:
+        return [Fault("columns", f"'{cfg.path}', {error}", f"mend that row, or {remedy}")]
     if not read:
         return [Fault("columns", f"no row of '{cfg.path}' has a question with an answer or a worked reply", remedy)]
     judged = {row.messages[-1]["content"] for row in read if row.answer}
-    if len(rows) < FIRST_LINES and len(judged) < 3:  # that was the whole file
+    if whole and len(judged) < 3:
         problem = f"'{cfg.path}' holds {len(judged)} distinct questions with an answer"
         return [Fault("path", problem, "three splits need at least three; conversations alone are no problems")]
     return []
 
 
-def first_rows(path: Path, count: int | None = FIRST_LINES) -> list[dict[str, Any]]:
-    """The first rows (None: all) of a .jsonl or .parquet file. Raises OSError or ValueError with a line for people."""
+def first_rows(path: Path, count: int | None = FIRST_LINES) -> dict[int, dict[str, Any]]:
+    """The first rows (None: all) of a .jsonl or .parquet file by number of the line, from 1. Raises OSError, or
+    ValueError with a line for people."""
     if path.suffix == ".parquet":
         import pyarrow.parquet as parquet
 
         batches = parquet.ParquetFile(path).iter_batches(batch_size=count or 4096)
         rows = [row for batch in (islice(batches, 1) if count else batches) for row in batch.to_pylist()]
-        return rows[:count]
-    rows = []
+        return dict(enumerate(rows[:count], start=1))
+    found: dict[int, dict[str, Any]] = {}
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
-            if count is not None and len(rows) == count:
+            if count is not None and len(found) == count:
                 break
             if not line.strip():
                 continue
@@ -128,8 +134,25 @@ def first_rows(path: Path, count: int | None = FIRST_LINES) -> list[dict[str, An
                 raise ValueError(f"line {number} is not JSON") from error
             if not isinstance(row, dict):
                 raise ValueError(f"line {number} is not a JSON object")
-            rows.append(row)
-    return rows
+            found[number] = row
+    return found
+
+
+def usable_rows(rows: dict[int, dict[str, Any]], columns: dict[str, str], instruction: str = "") -> list[Row]:
+    """The rows that are problems or demonstrations, in order. Raises ValueError with the number of one that is neither
+    that nor empty."""
+    from stages.parts.data.config import VERIFIERS
+
+    usable = []
+    for number, raw in rows.items():
+        try:
+            row = read_row(raw, columns, instruction)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"line {number} is not as its columns say ({error!r})") from error
+        if row is not None and row.verifier is not None and row.verifier not in VERIFIERS:
+            raise ValueError(f"line {number} names the verifier '{row.verifier}'; there are {', '.join(VERIFIERS)}")
+        usable += [row] if row is not None else []
+    return usable
 
 
 def has_demonstrations(cfg: DataConfig) -> bool:
@@ -139,12 +162,11 @@ def has_demonstrations(cfg: DataConfig) -> bool:
         return True
     try:
         return any(_shows_replies(cfg, Path(cfg.path), count) for count in (FIRST_LINES, None))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError):
         return True  # a row further down is broken: the stage that reads it says so
 
 
 def _shows_replies(cfg: DataConfig, path: Path, count: int | None) -> bool:
     rows = first_rows(path, count)
-    columns = resolve_columns(sorted({name for row in rows for name in row}), cfg.columns)
-    read = (read_row(row, columns) for row in rows)
-    return any(row is not None and row.reply is not None for row in read)
+    columns = resolve_columns(sorted({name for row in rows.values() for name in row}), cfg.columns)
+    return any(row.reply is not None for row in usable_rows(rows, columns))

@@ -69,11 +69,14 @@ def read_row(raw: dict[str, Any], columns: dict[str, str], instruction: str = ""
 
 
 def _conversation(values: dict[str, Any]) -> tuple[list[dict[str, str]], str | None]:
-    """The prompt as messages, and the assistant's last turn where the row has one."""
+    """The prompt as messages, and the assistant's last turn where the row has one. Raises KeyError, TypeError or
+    AttributeError where the turns are none."""
     turns = values.get("messages") or values.get("prompt")
     if isinstance(turns, str):
         return [{"role": "user", "content": turns.strip()}], None
     messages = [{"role": turn["role"], "content": turn["content"]} for turn in turns or []]
+    if not all(isinstance(text, str) for message in messages for text in message.values()):
+        raise TypeError("a role or a content is not text")
     if messages and messages[-1]["role"] == "assistant":
         return messages[:-1], messages[-1]["content"]
     return messages, None

@@ -15,8 +15,8 @@ from typing import Any
 
 from pipeline.artifacts import StageFailed
 from stages.parts.data import solutions
-from stages.parts.data.checks import first_rows, suite_families
-from stages.parts.data.columns import Row, read_row, resolve_columns
+from stages.parts.data.checks import first_rows, suite_families, usable_rows
+from stages.parts.data.columns import Row, resolve_columns
 from stages.parts.data.config import EMBEDDED, DataConfig
 from stages.parts.data.families import EVERY_FAMILY
 from stages.parts.data.problems import SPLITS
@@ -134,19 +134,32 @@ def _demonstration(suite: str, exercise: Exercise) -> dict[str, Any]:
 
 def read_rows(cfg: DataConfig) -> list[Row]:
     """All usable rows of a file or a hub data set. Raises StageFailed where there is none."""
-    raw = first_rows(Path(cfg.path), None) if cfg.source == "jsonl" and cfg.path else _hub_rows(cfg)
-    columns = resolve_columns(sorted({name for row in raw for name in row}), cfg.columns)
-    rows = [row for entry in raw if (row := read_row(entry, columns, cfg.instruction)) is not None]
+    named, raw = (cfg.name, _hub_rows(cfg)) if cfg.source == "hub" else (cfg.path, _file_rows(cfg))
+    names = sorted({name for row in raw.values() for name in row})
+    try:
+        rows = usable_rows(raw, resolve_columns(names, cfg.columns), cfg.instruction)
+    except KeyError as error:
+        raise StageFailed(f"{named} has no column {error}; data.columns can map {', '.join(names)}") from error
+    except ValueError as error:
+        raise StageFailed(f"{named}, {error}; mend that row, or take it out") from error
     if not rows:
         raise StageFailed(f"none of {len(raw)} rows has a question with an answer or a worked reply: map data.columns")
     return rows
 
 
-def _hub_rows(cfg: DataConfig) -> list[dict[str, Any]]:
+def _file_rows(cfg: DataConfig) -> dict[int, dict[str, Any]]:
+    assert cfg.path is not None
+    try:
+        return first_rows(Path(cfg.path), None)
+    except ValueError as error:
+        raise StageFailed(f"{cfg.path}, {error}; mend that row, or take it out") from error
+
+
+def _hub_rows(cfg: DataConfig) -> dict[int, dict[str, Any]]:
     import datasets
 
     table = datasets.load_dataset(cfg.name, cfg.subset, split=cfg.split, revision=cfg.revision)
-    return [dict(row) for row in table]
+    return {number: dict(row) for number, row in enumerate(table, start=1)}
 
 
 def _from_rows(suite: str, cfg: DataConfig, rows: list[Row]) -> Suite:

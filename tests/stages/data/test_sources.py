@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.artifacts import StageFailed
+from stages.parts.data import checks
 from stages.parts.data.checks import has_demonstrations
 from stages.parts.data.config import VERIFIERS, DataConfig
 from stages.parts.data.problems import load_problems, save_problems
@@ -181,3 +182,37 @@ def test_demonstrations_may_come_late_in_a_file(tmp_path):
 def test_a_name_that_is_none_of_the_hub():
     assert [fault.key for fault in DataConfig(source="hub", name="gsm8k").faults()] == ["name"]
     assert DataConfig(source="hub", name="openai/gsm8k").faults() == []
+
+
+GOOD = [{"question": f"{n}+1?", "answer": str(n + 1)} for n in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("broken", "key", "says"),
+    [
+        ('{"question": "a?", "answer"', "path", "line 31 is not JSON"),
+        ("[1, 2]", "path", "line 31 is not a JSON object"),
+        ('{"messages": ["hello"]}', "columns", "line 31 is not as its columns say"),
+        ('{"messages": [{"role": "user", "content": null}]}', "columns", "line 31 is not as its columns say"),
+        ('{"question": "a?", "answer": "1", "verifier": "eyes"}', "columns", "line 31 names the verifier 'eyes'"),
+    ],
+)
+def test_a_broken_row_far_down_is_named_with_file_and_line(tmp_path, monkeypatch, broken, key, says):
+    """While planning where the file is small, else by the stage that reads it."""
+    path = write(tmp_path / "rows.jsonl", GOOD)
+    with Path(path).open("a") as file:
+        file.write(broken + "\n")
+    cfg = DataConfig(source="jsonl", path=path)
+    (fault,) = cfg.faults()
+    assert fault.key == key and path in fault.problem and says in fault.problem and "mend" in fault.remedy
+    monkeypatch.setattr(checks, "SMALL_FILE", 100)
+    assert cfg.faults() == [] and has_demonstrations(cfg)
+    with pytest.raises(StageFailed, match=rf"rows\.jsonl, {says}.*; mend that row, or take it out"):
+        read_rows(cfg)
+
+
+def test_a_mapped_column_that_no_row_has_fails_with_the_columns_there_are(tmp_path):
+    (tmp_path / "train.jsonl").write_text(Path(GSM8K).read_text())
+    cfg = DataConfig(source="hub", name=str(tmp_path), columns={"prompt": "q"})
+    with pytest.raises(StageFailed, match=r"has no column 'q'; data\.columns can map answer, question"):
+        read_rows(cfg)
