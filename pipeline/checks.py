@@ -160,12 +160,14 @@ def inert_knobs(cfg: RunConfig, stages: list[PlannedStage], overrides: list[str]
     notes = []
     for stage in stages:
         for key, why in stage.outline.inert.items():
-            if f"stages.{stage.name}.{key}" in asked:
-                notes.append(f"stages.{stage.name}.{key} does nothing: {why}")
+            shared = as_written(stage.name, stage.cfg, Fault(key, "", ""), cfg).key  # data.difficulty, for one
+            written = next((one for one in (f"stages.{stage.name}.{key}", shared) if one in asked), None)
+            if written:
+                notes.append(f"{written} does nothing: {why}")
     for root, key in ROOT_KNOBS.items():
         if root in asked:
             notes += _root_knob(root, key, cfg, stages)
-    return notes
+    return list(dict.fromkeys(notes))
 
 
 def _root_knob(root: str, key: str, cfg: RunConfig, stages: list[PlannedStage]) -> list[str]:

@@ -17,6 +17,7 @@ INPUTS = {
     "problems": Port("dataset:problems", "held-out problems that the generated text must not contain", optional=True),
 }
 OUTPUTS = {"model": Port("model", "the base model")}
+ARCHITECTURE = ("hidden_size", "layers", "heads", "kv_heads", "head_dim", "intermediate_size", "context_length")
 TOKENS_PER_DOCUMENT = 64  # of generated text, an upper bound of the mean
 
 
@@ -84,7 +85,9 @@ def outline(cfg: BaseModelConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     """Scratch: all facts are known. Pretrained: those of the folder's JSON, or declared in the model's YAML."""
     if cfg.model.source == "scratch":
         facts = scratch_facts(cfg.model)
+        reason = "model.source=scratch is trained here"
         return Outline(
+            inert={f"model.{name}": reason for name in ("name_or_path", "revision", "trust_remote_code", "facts")},
             outputs={"model": facts},
             parameters=facts["parameters"],
             steps=cfg.steps,
@@ -93,11 +96,12 @@ def outline(cfg: BaseModelConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     facts = pretrained_facts(cfg.model)
     reason = "model.source=pretrained keeps the weights as they are"
     trained = ("steps", "learning_rate", "documents_per_step", "families", "reasoned_fraction")
+    shape = tuple(f"model.{name}" for name in ARCHITECTURE)
     return Outline(
         outputs={"model": facts},
         parameters=facts.get("parameters"),
         steps=0,
-        inert=dict.fromkeys(trained, reason),
+        inert=dict.fromkeys(trained + shape, reason),
     )
 
 
@@ -136,7 +140,7 @@ def pretrained_facts(model: ModelConfig) -> dict[str, Any]:
 def _architecture_faults(model: ModelConfig) -> list[Fault]:
     faults = [
         Fault(name, f"is {getattr(model, name)}", "write a positive number")
-        for name in ("hidden_size", "layers", "heads", "kv_heads", "head_dim", "intermediate_size", "context_length")
+        for name in ARCHITECTURE
         if getattr(model, name) < 1
     ]
     if not faults and model.heads % model.kv_heads:

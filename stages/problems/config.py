@@ -9,7 +9,7 @@ from omegaconf import II
 
 from pipeline.artifacts import Fault, Outline, Port
 from pipeline.config import StageConfig
-from stages.parts.data.config import EMBEDDED, DataConfig
+from stages.parts.data.config import DataConfig
 
 RECIPE_VERSION = 1
 INPUTS: dict[str, Port] = {}
@@ -51,7 +51,7 @@ class ProblemsConfig(StageConfig):
 
 def outline(cfg: ProblemsConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     """Sizes are what is asked for: an upper bound where a file has fewer rows."""
-    from stages.parts.data.checks import has_demonstrations
+    from stages.parts.data.checks import has_demonstrations, unread
 
     rows = {suite: data.demonstrations if has_demonstrations(data) else 0 for suite, data in cfg.suites().items()}
     outline = Outline(
@@ -63,10 +63,7 @@ def outline(cfg: ProblemsConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
         redundant=[name for name in ("helpful", "safety") if getattr(cfg, name) is None],
     )
     for suite, data in cfg.suites().items():
-        if data.source in EMBEDDED:
-            continue
-        reason = f"source={data.source} takes the problems as they are"
-        outline.inert |= {f"{suite}.{name}": reason for name in ("difficulty", "families")}
+        outline.inert |= {f"{suite}.{name}": f"source={data.source} does not read it" for name in unread(data)}
     return outline
 
 

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from pipeline.axes import check_axes
 from pipeline.compose import compose
 from pipeline.config import RunConfig
 from pipeline.messages import Refused
 from pipeline.plan import make_plan
+
+GSM8K = "tests/data/gsm8k_sample.jsonl"
 
 
 @cache
@@ -69,3 +72,31 @@ def test_a_source_that_the_choice_does_not_read(field: str, value: str, remedy: 
         make_plan(compose(["experiment=smoke", f"{field}={value}", f"output_dir={tmp_path}"]))
     (fault,) = caught.value.faults
     assert fault.key == field and fault.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["data.subset=main"], "data.subset does nothing: source=reasoning_gym does not read it"),
+        (["data.columns={prompt: q}"], "data.columns does nothing: source=reasoning_gym does not read it"),
+        (["data=jsonl", f"data.path={GSM8K}", "data.difficulty=3"], "data.difficulty does nothing: source=jsonl "),
+        (["data=jsonl", f"data.path={GSM8K}", "data.split=test"], "data.split does nothing: source=jsonl does not "),
+        (["data=gsm8k", "data.families=[chain_sum]"], "data.families does nothing: source=hub does not read it"),
+        (["stages.problems.reasoning.subset=x"], "stages.problems.reasoning.subset does nothing: source=reasoning_gym"),
+        (["model.revision=abc"], "model.revision does nothing: model.source=scratch is trained here"),
+        (
+            ["model=qwen3_0_6b", "model.layers=2"],
+            "model.layers does nothing: model.source=pretrained keeps the weights",
+        ),
+    ],
+)
+def test_a_key_that_the_source_does_not_read_is_told(overrides: list[str], told: str, tmp_path: Path) -> None:
+    overrides = ["experiment=smoke", f"output_dir={tmp_path}", *overrides]
+    (note,) = [note for note in make_plan(compose(overrides), overrides).warnings if "does nothing" in note]
+    assert note.startswith(told)
+
+
+def test_an_axis_that_the_source_does_not_read_is_refused() -> None:
+    with pytest.raises(Refused) as caught:
+        check_axes(["-m", "experiment=smoke", "data=jsonl", f"data.path={GSM8K}", "data.difficulty=1,2"])
+    assert [fault.key for fault in caught.value.faults] == ["data.difficulty"]

@@ -13,6 +13,10 @@ from stages.parts.data.columns import GUESSES, Row, read_row, resolve_columns
 if TYPE_CHECKING:
     from stages.parts.data.config import DataConfig
 
+# Which fields a source reads, beside the sizes; families of our own: the first two.
+OF_TASKS = ("families", "difficulty")
+OF_ROWS = ("path", "name", "revision", "subset", "split", "columns", "instruction", "verifier")
+OF_FILES = ("path", "columns", "instruction", "verifier")
 FIRST_LINES = 20
 SMALL_FILE = 8 * 2**20  # bytes, read in about a quarter of a second
 
@@ -42,6 +46,12 @@ def source_faults(cfg: DataConfig) -> list[Fault]:
     if cfg.source == "hub":
         return faults + hub_faults(cfg)
     return faults + family_faults(cfg)
+
+
+def unread(cfg: DataConfig) -> list[str]:
+    """Fields that do nothing for this source, whatever they say."""
+    read = {"jsonl": OF_FILES, "hub": tuple(name for name in OF_ROWS if name != "path")}.get(cfg.source, OF_TASKS)
+    return [name for name in (*OF_TASKS, *OF_ROWS) if name not in read]
 
 
 def hub_faults(cfg: DataConfig) -> list[Fault]:
