@@ -41,23 +41,35 @@ class EvaluateConfig(StageConfig):
         faults = [*super().faults(), *sampling_faults(self)]
         if self.split not in ("train", "dev", "test"):
             faults.append(Fault("split", f"'{self.split}' is unknown", "write test or dev"))
-        too_many = [k for k in self.ks if not 1 <= k <= self.samples]
-        if too_many:
-            remedy = f"raise samples to {max(self.ks)} or shorten ks"
-            faults.append(Fault("ks", f"pass@{too_many[0]} cannot be had from {self.samples} samples", remedy))
-        return faults
+        if not self.suites:
+            faults.append(
+                Fault("suites", "is empty", "name suites of the problem set; evaluation.enabled=false for none")
+            )
+        return faults + k_faults(self.ks, self.samples)
+
+
+def k_faults(ks: list[int], samples: int) -> list[Fault]:
+    """Whether pass@k can be had from so many samples a problem, for every k."""
+    if not ks:
+        return [Fault("ks", "is empty: nothing would be measured", f"write [1] or more, up to {max(samples, 1)}")]
+    if min(ks) < 1:
+        return [Fault("ks", f"pass@{min(ks)} means nothing", f"write numbers from 1 to {max(samples, 1)}")]
+    if max(ks) > samples:
+        remedy = f"write samples={max(ks)}, or ks up to {samples}"
+        return [Fault("ks", f"pass@{max(ks)} cannot be had from {samples} samples", remedy)]
+    return []
 
 
 def outline(cfg: EvaluateConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
-    """Rows and tokens from the sizes of the problem set; a suite that it lacks is left out of the numbers."""
+    """Rows and tokens from the sizes of the problem set."""
     plan = Outline(parameters=inputs["model"].get("parameters"))
     known: dict[str, dict[str, int]] | None = inputs["problems"].get("suites")
     if known is None:
         return plan
     sizes = {suite: min(known.get(suite, {}).get(cfg.split, 0), cfg.max_problems) for suite in cfg.suites}
     problems = sum(sizes.values())
-    if problems == 0:
-        problem = f"there are no {cfg.split} problems of {', '.join(cfg.suites)}"
+    for suite in [suite for suite, size in sizes.items() if size == 0]:  # left out, nobody would miss it
+        problem = f"there are no {cfg.split} problems of '{suite}'"
         plan.faults.append(Fault("suites", problem, f"write suites of the problem set: {', '.join(sorted(known))}"))
     if cfg.temperature == 0 and cfg.samples > 1:
         plan.inert["samples"] = "at temperature 0 all samples of a problem are the same"

@@ -49,6 +49,10 @@ def outline(cfg: SFTConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
             outline.faults.append(
                 Fault("inputs.problems", "source=few_shot samples for problems", "wire problems: problems.problems")
             )
+        suites = sorted(inputs.get("problems", {}).get("suites", {}))
+        if suites and cfg.few_shot_suite not in suites:
+            problem = f"is '{cfg.few_shot_suite}', which the problems do not have"
+            outline.faults.append(Fault("few_shot_suite", problem, f"write {' or '.join(suites)}"))
         return outline
     for field_name in ("few_shot_examples", "few_shot_problems", "few_shot_samples", "few_shot_suite"):
         outline.inert[field_name] = "source=data takes the demonstrations as they are"

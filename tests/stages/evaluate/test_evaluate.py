@@ -80,16 +80,37 @@ def test_no_problems_is_a_failure(inputs, tmp_path):
 
 
 def test_outline():
-    facts = {"model": {"parameters": 7}, "problems": {"suites": {"reasoning": {"test": 600}}}}
+    suites = {"reasoning": {"test": 600}, "general": {"test": 10}}
+    facts = {"model": {"parameters": 7}, "problems": {"suites": suites}}
     plan = outline(config(), facts)
-    assert plan.outputs["responses"] == {"rows": 2000} and plan.tokens == 2000 * 40 and plan.parameters == 7
+    assert plan.outputs["responses"] == {"rows": 2040} and plan.tokens == 2040 * 40 and plan.parameters == 7
     assert not plan.faults
-    missing = outline(config(suites=["poetry"]), facts)
-    assert missing.faults[0].key == "suites" and "reasoning" in missing.faults[0].remedy
     assert "samples" in outline(config(temperature=0.0), facts).inert
 
 
+def test_a_suite_that_the_problems_lack_is_no_number_less_but_a_fault():
+    facts = {"model": {}, "problems": {"suites": {"reasoning": {"test": 600}, "general": {"test": 10}}}}
+    (fault,) = outline(config(suites=["reasoning", "generl"]), facts).faults
+    assert (fault.key, fault.problem) == ("suites", "there are no test problems of 'generl'")
+    assert fault.remedy == "write suites of the problem set: general, reasoning"
+    (fault,) = config(suites=[]).faults()
+    assert (fault.key, fault.problem) == ("suites", "is empty")
+
+
+@pytest.mark.parametrize(
+    ("ks", "problem", "remedy"),
+    [
+        ([], "is empty: nothing would be measured", "write [1] or more, up to 4"),
+        ([1, -2], "pass@-2 means nothing", "write numbers from 1 to 4"),
+        ([0], "pass@0 means nothing", "write numbers from 1 to 4"),
+        ([1, 8], "pass@8 cannot be had from 4 samples", "write samples=8, or ks up to 4"),
+    ],
+)
+def test_ks_that_cannot_be_had(ks, problem, remedy):
+    (fault,) = config(samples=4, ks=ks).faults()
+    assert (fault.key, fault.problem, fault.remedy) == ("ks", problem, remedy)
+
+
 def test_faults():
-    assert [fault.key for fault in config(samples=4, ks=[1, 8]).faults()] == ["ks"]
     assert [fault.key for fault in config(temperature=-1.0, top_p=0.0).faults()] == ["temperature", "top_p"]
     assert not config().faults()

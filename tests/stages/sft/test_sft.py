@@ -174,5 +174,9 @@ def test_outline_refuses_what_cannot_be_right():
     assert [fault.key for fault in outline(SFTConfig(seed=0), {"policy": {}, "data": {"rows": 0}}).faults] == ["source"]
     few_shot = outline(SFTConfig(seed=0, source="few_shot"), {"policy": {}})
     assert [fault.key for fault in few_shot.faults] == ["inputs.problems"]
+    problems = {"policy": {}, "problems": {"suites": {"reasoning": {}, "general": {}}}}
+    assert not outline(SFTConfig(seed=0, source="few_shot", few_shot_suite="general"), problems).faults
+    (fault,) = outline(SFTConfig(seed=0, source="few_shot", few_shot_suite="resoning"), problems).faults
+    assert (fault.key, fault.remedy) == ("few_shot_suite", "write general or reasoning")
     bad = SFTConfig(seed=0, steps=0, over_length="cut", general_fraction=1.5, source="web")
     assert {fault.key for fault in bad.faults()} == {"steps", "over_length", "general_fraction", "source"}
