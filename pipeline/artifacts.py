@@ -21,6 +21,17 @@ ARTIFACT_KINDS = (
     "metrics",
 )
 
+# What the folder of an artifact holds at least; one from outside is refused without it.
+FILES = {
+    "model": ("config.json",),
+    "reward_model": ("config.json",),
+    "dataset:problems": ("train.jsonl", "dev.jsonl", "test.jsonl"),
+    "dataset:conversations": ("train.jsonl",),
+    "dataset:rollouts": ("train.jsonl",),
+    "dataset:preferences": ("train.jsonl",),
+    "metrics": (),
+}
+
 # Facts of a `model` output that a later stage must agree with (design: the hand-off is the subject).
 MODEL_FACTS = (
     "parameters",
@@ -46,7 +57,8 @@ class Port:
 
 @dataclass(frozen=True)
 class Artifact:
-    """One input as a running stage sees it: a sealed folder and the facts declared about it."""
+    """One input as a running stage sees it: a sealed folder and the facts declared about it. One from the hub has the
+    path "hub:ORG/NAME@COMMIT" until the ranks have brought it here (stages/parts/outside.py)."""
 
     port: str
     kind: str

@@ -37,8 +37,8 @@ def inputs_of(plan: Plan, records: dict[str, StageRecord], stage: PlannedStage) 
     inputs = {}
     for port, source in stage.inputs.items():
         if source.stage is None:
-            path, digest, facts = source.path, source.digest or source.fingerprint, source.facts
-            path = Path(source.wired) if path is None else path
+            path, digest, facts = source.path, source.digest, source.facts
+            assert path is not None and digest is not None
         else:
             manifest, producer = records[source.stage].manifest, plan.stage(source.stage)
             assert manifest is not None and source.output is not None

@@ -65,12 +65,17 @@ def write_job(folder: Path, planned: PlannedStage, inputs: dict[str, Artifact], 
         ranks=planned.ranks,
         threads=planned.threads,
         fingerprint=planned.fingerprint,
-        inputs={port: {**dataclasses.asdict(one), "path": str(one.path.resolve())} for port, one in inputs.items()},
+        inputs={port: {**dataclasses.asdict(one), "path": absolute(one.path)} for port, one in inputs.items()},
         seconds_before=seconds_before,
     )
     (folder / "config.yaml").write_text(yaml.safe_dump(plain(planned.cfg), sort_keys=False))
     write_json(folder / "job.json", dataclasses.asdict(job))
     return job
+
+
+def absolute(path: Path) -> str:
+    """An input's folder for ranks that may start elsewhere; what lies on the hub has none yet."""
+    return str(path) if str(path).startswith("hub:") else str(path.resolve())
 
 
 def read_job(folder: Path) -> tuple[Job, StageConfig, dict[str, Artifact]]:

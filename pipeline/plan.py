@@ -42,7 +42,7 @@ def make_plan(cfg: RunConfig, overrides: list[str] | None = None) -> Plan:
     digests, revisions = Digests.of_store(store), Revisions.of_store(store, remember=not cfg.dry_run)
     not_pinned = pin_names(cfg, revisions)
     stages = with_evaluations(cfg)
-    wiring = wire(stages, digests)
+    wiring = wire(stages, digests, revisions)
     faults = [*run_faults(cfg, list(stages)), *not_pinned, *wiring.faults]
     before = {name: ancestors(name, wiring) for name in wiring.order}
     parallel = stages_side_by_side(cfg.launcher)

@@ -19,11 +19,11 @@ class Source:
 
     port: str  # input port of the reading stage
     kind: str  # kind of artifact
-    wired: str  # as written in the pipeline: "cold_start.model", "hub:org/name@rev", "path:dir"
+    wired: str  # as written in the pipeline: "cold_start.model", "path:dir", "hub:org/name@COMMIT" (a branch resolved)
     fingerprint: str  # of the producing stage's recipe, or of the external thing
     stage: str | None = None  # producing stage; None: external
     output: str | None = None  # its output port
-    path: Path | None = None  # external only
+    path: Path | None = None  # external only; of the hub: "hub:org/name@COMMIT", brought here by the ranks
     digest: str | None = None  # external only: hash of the content
     facts: dict[str, Any] = field(default_factory=dict)  # declared at plan time
 

@@ -1,8 +1,8 @@
 """What comes from outside the pipeline: external inputs of stages, and the content of local files.
 
     path:DIR                a folder here: an output of a store, or any folder; counts by content
-    hub:ORG/NAME@REVISION   a model or data set of the hub, pinned
-    pip:PACKAGE==VERSION    a package that carries a model or data, pinned
+    hub:ORG/NAME@REVISION   a model or data set of the hub; counts by its commit, downloaded before the stage starts
+    pip:PACKAGE==VERSION    an installed package with one folder that fits the port; counts by content
 
 Contents are hashed once: digests are remembered by path, size and time, so that a plan over gigabytes takes no time.
 """
@@ -10,13 +10,15 @@ Contents are hashed once: digests are remembered by path, size and time, so that
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import Fault
+from pipeline.artifacts import FILES, Fault
+from pipeline.hub import Repository, Revisions
 from pipeline.plan_types import Source
 from pipeline.store import MANIFEST, digest_folder, write_json
 
@@ -64,20 +66,53 @@ def is_external(wired: str) -> bool:
     return wired.startswith(EXTERNAL)
 
 
-def external_source(port: str, kind: str, wired: str, digests: Digests) -> Source | Fault:
+def external_source(port: str, kind: str, wired: str, digests: Digests, revisions: Revisions) -> Source | Fault:
     """An external input, or what is wrong with it (`key` is left for the caller)."""
-    if wired.startswith("path:"):
-        return _from_folder(port, kind, wired, digests)
-    if wired.startswith("hub:") and not HUB.fullmatch(wired):
+    if wired.startswith("hub:"):
+        return _from_hub(port, kind, wired, revisions)
+    if wired.startswith("pip:"):
+        return _from_package(port, kind, wired, digests)
+    return _from_folder(port, kind, wired, Path(wired.removeprefix("path:")).expanduser(), digests)
+
+
+def _from_hub(port: str, kind: str, wired: str, revisions: Revisions) -> Source | Fault:
+    """It stays outside until a stage needs it; the commit stands for its content."""
+    if not HUB.fullmatch(wired):
         return Fault("", f"'{wired}' names no revision", "write hub:ORG/NAME@COMMIT, so that it stays the same")
-    if wired.startswith("pip:") and not PIP.fullmatch(wired):
+    repository = kind.partition(":")[0]
+    if repository not in ("model", "dataset"):
+        return Fault("", f"the hub has no {kind}", "write STAGE.PORT or path:FOLDER")
+    name, _, revision = wired.removeprefix("hub:").partition("@")
+    commit = revisions.of(Repository(repository, name, revision))
+    if isinstance(commit, Fault):
+        return commit
+    pinned = f"hub:{name}@{commit}"
+    digest = hashlib.sha256(pinned.encode()).hexdigest()
+    return Source(port, kind, pinned, fingerprint=digest[:16], path=Path(pinned), digest=digest)
+
+
+def _from_package(port: str, kind: str, wired: str, digests: Digests) -> Source | Fault:
+    """The one folder of an installed package that fits the port; a guess among several would be a guess."""
+    if not PIP.fullmatch(wired):
         return Fault("", f"'{wired}' names no version", "write pip:PACKAGE==VERSION")
-    digest = hashlib.sha256(wired.encode()).hexdigest()
-    return Source(port, kind, wired, fingerprint=digest[:16], digest=digest)
+    name, _, version = wired.removeprefix("pip:").partition("==")
+    try:
+        package = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Fault("", f"package {name} is not installed", f"run pip install {name}=={version}")
+    if package.version != version:
+        remedy = f"run pip install {name}=={version}, or write pip:{name}=={package.version}"
+        return Fault("", f"{name} {package.version} is installed, not {version}", remedy)
+    files = [Path(str(package.locate_file(file))) for file in package.files or []]
+    by_folder = {file.parent: {other.name for other in files if other.parent == file.parent} for file in files}
+    fitting = sorted(folder for folder, names in by_folder.items() if FILES[kind] and names.issuperset(FILES[kind]))
+    if len(fitting) != 1:
+        which = f" ({', '.join(map(str, fitting[:3]))})" if fitting else ""
+        return Fault("", f"{wired} has {len(fitting)} folders that are a {kind}{which}", "write path:FOLDER")
+    return _from_folder(port, kind, wired, fitting[0], digests)
 
 
-def _from_folder(port: str, kind: str, wired: str, digests: Digests) -> Source | Fault:
-    path = Path(wired.removeprefix("path:")).expanduser()
+def _from_folder(port: str, kind: str, wired: str, path: Path, digests: Digests) -> Source | Fault:
     if not path.is_dir():
         return Fault("", f"there is no folder '{path}'", "write path:FOLDER")
     sealed = _sealed_output(path)
@@ -90,6 +125,12 @@ def _from_folder(port: str, kind: str, wired: str, digests: Digests) -> Source |
         )
     if kind == "model" and (not sealed or sealed.get("adapter")) and (fault := model_folder_fault(path)):
         return fault
+    missing = [] if kind == "model" else [name for name in FILES[kind] if not (path / name).exists()]
+    if missing:
+        problem = f"'{path}' is no {kind}: it has no {', '.join(missing)}"
+        return Fault(
+            "", problem, f"name a {kind} that a stage made; rows of other forms come by data=jsonl or data=hub"
+        )
     facts = {key: value for key, value in (sealed or {}).items() if key not in ("kind", "path", "digest")}
     digest = sealed["digest"] if sealed else digests.of(path)
     return Source(port, kind, wired, digest[:16], path=path, digest=digest, facts={"path": str(path), **facts})

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from pipeline.artifacts import Fault, Port
 from pipeline.config import StageConfig
+from pipeline.hub import Revisions
 from pipeline.kinds import kinds
 from pipeline.messages import nearest, suggest
 from pipeline.plan_types import Source
@@ -27,12 +28,12 @@ class Wiring:
     faults: list[Fault] = field(default_factory=list)
 
 
-def wire(stages: dict[str, StageConfig], digests: Digests) -> Wiring:
+def wire(stages: dict[str, StageConfig], digests: Digests, revisions: Revisions) -> Wiring:
     """Resolve every input of every stage and order them. Faults are collected, never raised."""
     wiring = Wiring()
     stages = {name: stage for name, stage in stages.items() if _known_kind(name, stage, wiring)}
     for name, stage in stages.items():
-        found = [_source(name, port, stages, digests) for port in kinds()[stage.kind].inputs]
+        found = [_source(name, port, stages, digests, revisions) for port in kinds()[stage.kind].inputs]
         unknown = [_unknown_port(name, port, stage) for port in stage.inputs if port not in kinds()[stage.kind].inputs]
         faults = [item for item in [*found, *unknown] if isinstance(item, Fault)]
         wiring.sources[name] = {item.port: item for item in found if isinstance(item, Source)}
@@ -63,7 +64,9 @@ def _known_kind(name: str, stage: StageConfig, wiring: Wiring) -> bool:
     return False
 
 
-def _source(name: str, port: str, stages: dict[str, StageConfig], digests: Digests) -> Source | Fault | None:
+def _source(
+    name: str, port: str, stages: dict[str, StageConfig], digests: Digests, revisions: Revisions
+) -> Source | Fault | None:
     declared = kinds()[stages[name].kind].inputs[port]
     wired = stages[name].inputs.get(port)
     key = _key(name, port)
@@ -72,7 +75,7 @@ def _source(name: str, port: str, stages: dict[str, StageConfig], digests: Diges
             return None
         return Fault(key, f"is not wired: {declared.doc}", _compatible(name, key, declared, "", stages))
     if is_external(wired):
-        found = external_source(port, declared.kind, wired, digests)
+        found = external_source(port, declared.kind, wired, digests, revisions)
         return found if isinstance(found, Source) else Fault(key, found.problem, found.remedy)
     maker, _, output = wired.partition(".")
     if maker not in stages:

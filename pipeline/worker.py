@@ -67,6 +67,8 @@ def run_rank(folder: Path, place: Place, stop: threading.Event) -> int:
             process: Any = importlib.import_module("stages.parts.process")
             process.prepare(context)
             began = time.time()
+            outside: Any = importlib.import_module("stages.parts.outside")
+            inputs = outside.at_hand(inputs)
             metrics = importlib.import_module(f"{job.package}.run").run(cfg, inputs, context)
             if context.is_main:
                 if not (folder / "metrics.jsonl").exists():  # a stage without steps; every result has the file

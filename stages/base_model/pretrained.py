@@ -13,6 +13,7 @@ from pipeline.artifacts import StageFailed
 from pipeline.tracking import Context, Metrics
 from stages.base_model.config import BaseModelConfig, ModelConfig
 from stages.parts.data.template import end_token_ids, render_conversation
+from stages.parts.outside import download
 from stages.parts.policy.model import Policy, load_policy, save_policy
 
 _PROBE = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "<think>2 and 2</think>\\boxed{4}"}]
@@ -37,10 +38,7 @@ def _folder(model: ModelConfig) -> Path:
     assert model.name_or_path is not None
     if Path(model.name_or_path).exists():
         return Path(model.name_or_path)
-    from huggingface_hub import snapshot_download
-
-    patterns = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py"]
-    return Path(snapshot_download(model.name_or_path, revision=model.revision, allow_patterns=patterns))
+    return download("model", model.name_or_path, model.revision)
 
 
 def _closing_tokens(policy: Policy) -> frozenset[int]:
