@@ -82,6 +82,10 @@ def _source(
         problem = f"there is no stage '{maker}' in this run" if output else f"'{wired}' is not STAGE.PORT"
         return Fault(key, problem, _compatible(name, key, declared, wired, stages))
     made = kinds()[stages[maker].kind].outputs
+    if not output:
+        fitting = [f"{maker}.{port}" for port, one in made.items() if one.kind == declared.kind]
+        remedy = f"write {key}={fitting[0]}" if fitting else _compatible(name, key, declared, wired, stages)
+        return Fault(key, f"'{wired}' is a stage and not one of its outputs", remedy)
     if output not in made:
         return Fault(
             key, f"{maker} has no output '{output}'", suggest(f"{maker}.{output}", [f"{maker}.{p}" for p in made])
