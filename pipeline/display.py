@@ -117,7 +117,7 @@ class LiveDisplay:
         from rich.table import Table
 
         table = Table("stage", "status", "step", "now", "left", box=None, pad_edge=False)
-        styles = {"running": "bold cyan", "failed": "bold red", "waiting": "dim", "locked": "yellow"}
+        styles = {"running": "bold cyan", "failed": "bold red", "waiting": "dim", "skipped": "dim", "locked": "yellow"}
         for record in self.records:
             step, values, left = self.paces.describe(record) if record.status == "running" else ["", "", ""]
             if record.finished:
@@ -156,7 +156,7 @@ def duration(seconds: float) -> str:
 
 
 def final_table(records: list[StageRecord], evaluated: dict[str, str]) -> str:
-    """Stage, status, seconds, and what matters: held-out accuracy from its `.eval`, else its own first metrics.
+    """Stage, status as in summary.json, seconds, and what matters: held-out accuracy from its `.eval`, or the error.
 
     `evaluated`: name of a `.eval` stage -> the stage it evaluates; it is shown on that stage's line.
     """
@@ -166,7 +166,7 @@ def final_table(records: list[StageRecord], evaluated: dict[str, str]) -> str:
         if record.name in evaluated and record.finished:
             continue
         seconds = duration(record.seconds) if record.finished and record.status != "cached" else ""
-        rows.append((record.name, record.status, seconds, record.error or scores.get(record.name, "")))
+        rows.append((record.name, record.shown, seconds, record.error or scores.get(record.name, "")))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]).rstrip()

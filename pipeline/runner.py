@@ -27,7 +27,7 @@ from pipeline.plan_types import Plan, PlannedStage
 from pipeline.report import write_report
 from pipeline.run_folder import claim, link
 from pipeline.store import entry_path
-from pipeline.summary import StageRecord, read_notes, write_summary
+from pipeline.summary import StageRecord, read_notes, records_of, write_summary
 from pipeline.trackers import Tracker, make_tracker
 from pipeline.worker import is_disk_full
 
@@ -78,7 +78,7 @@ def execute(
                 print(f"name={plan.name}: another plan is running under this name; give this one another name=NAME")
                 return 2
             append(run_dir / "console.log", f"\n=== {time.strftime('%Y-%m-%d %H:%M:%S')} {command}")
-            records = {stage.name: StageRecord(stage.name, stage.kind, stage.fingerprint) for stage in plan.stages}
+            records = records_of(plan)
             display = make_display(list(records.values()), run_dir / "console.log")
             stack.callback(display.close)
             tracker = make_tracker(cfg.tracker, plan.name, group or plan.name, Path(cfg.output_dir))

@@ -41,6 +41,14 @@ class StageRecord:
         return self.status if self.finished or self.status == "failed" else "skipped"
 
 
+def records_of(plan: Plan) -> dict[str, StageRecord]:
+    """By name, as they are before a run: what lies beyond until= has no turn to wait for."""
+    return {
+        stage.name: StageRecord(stage.name, stage.kind, stage.fingerprint, "waiting" if stage.wanted else "skipped")
+        for stage in plan.stages
+    }
+
+
 def overhead_seconds(wall: float, records: list[StageRecord]) -> float:
     """Wall time in which no stage was at work (spans may overlap)."""
     busy, reached = 0.0, 0.0

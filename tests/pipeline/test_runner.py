@@ -161,11 +161,13 @@ def test_results_that_must_not_be_used_are_failures(tmp_path, capsys, fail, mess
     assert not entry(plan, "c").exists()
 
 
-def test_a_stage_beyond_until_is_skipped(tmp_path):
+def test_a_stage_beyond_until_is_skipped(tmp_path, capsys):
     plan = chain(tmp_path)
     plan.stage("c").wanted = False
     assert run(tmp_path, plan) == 0
     assert statuses(tmp_path) == {"a": "ran", "b": "ran", "c": "skipped"}
+    table = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["c", "skipped"] in table and not any("waiting" in line for line in table)
 
 
 def test_another_plan_under_the_same_name_moves_the_old_run(tmp_path):
