@@ -177,7 +177,8 @@ def unfinished(store: Path, kind: str, fingerprint: str) -> tuple[int, str] | No
     steps = sorted(path.name for path in partial.glob("checkpoints/step-*"))
     if not steps or not (partial / "job.json").exists():
         return None
-    return int(steps[-1].removeprefix("step-")), json.loads((partial / "job.json").read_text())["fingerprint"]
+    writer = json.loads((partial / "job.json").read_text()).get("fingerprint") or fingerprint  # old ones do not say
+    return int(steps[-1].removeprefix("step-")), writer
 
 
 def clear_scratch(partial: Path, keep: tuple[str, ...] = ()) -> None:

@@ -215,3 +215,12 @@ def test_locks_are_flocks_of_files_that_stay(tmp_path):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     file.close()
+
+
+def test_checkpoints_of_before_recipes_were_recorded_are_gone_on_from(tmp_path):
+    folder, _ = store.open_partial(tmp_path, *KEY, {}, ["total"])
+    (folder / "checkpoints" / "step-00000020").mkdir(parents=True)
+    assert store.unfinished(tmp_path, *KEY) is None
+    for job, writer in (({}, "abc"), ({"fingerprint": ""}, "abc"), ({"fingerprint": "other"}, "other")):
+        (folder / "job.json").write_text(json.dumps({"inputs": {}, **job}))
+        assert store.unfinished(tmp_path, *KEY) == (20, writer)
