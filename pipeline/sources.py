@@ -103,9 +103,11 @@ def _from_package(port: str, kind: str, wired: str, digests: Digests) -> Source 
     if package.version != version:
         remedy = f"run pip install {name}=={version}, or write pip:{name}=={package.version}"
         return Fault("", f"{name} {package.version} is installed, not {version}", remedy)
-    files = [Path(str(package.locate_file(file))) for file in package.files or []]
-    by_folder = {file.parent: {other.name for other in files if other.parent == file.parent} for file in files}
-    fitting = sorted(folder for folder, names in by_folder.items() if FILES[kind] and names.issuperset(FILES[kind]))
+    folders: dict[Path, set[str]] = {}
+    for file in package.files or []:
+        path = Path(str(package.locate_file(file)))
+        folders.setdefault(path.parent, set()).add(path.name)
+    fitting = sorted(folder for folder, names in folders.items() if FILES[kind] and names.issuperset(FILES[kind]))
     if len(fitting) != 1:
         which = f" ({', '.join(map(str, fitting[:3]))})" if fitting else ""
         return Fault("", f"{wired} has {len(fitting)} folders that are a {kind}{which}", "write path:FOLDER")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from functools import cache
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,11 @@ from pipeline.compose import compose
 from pipeline.config import RunConfig
 from pipeline.messages import Refused
 from pipeline.plan import make_plan
+from pipeline.store import write_json
+from stages.parts.data.fingerprints import tokenizer_hash
+from tests.pipeline.plans import refusal, wire
 
 GSM8K = "tests/data/gsm8k_sample.jsonl"
-
-
-@cache
-def smoke() -> RunConfig:
-    return compose(["experiment=smoke"])
 
 
 def put(node: Any, key: str, value: Any) -> None:
@@ -35,6 +32,7 @@ def put(node: Any, key: str, value: Any) -> None:
     [
         ("seed", -1),
         ("evaluation.seed", -1),
+        ("output_dir", ""),
         ("name", "../elsewhere"),
         ("name", ".hidden"),
         ("stages.cold_start.save_every_steps", 0),
@@ -47,9 +45,7 @@ def put(node: Any, key: str, value: Any) -> None:
         ("stages.rejection_sampling.temperature", float("nan")),
     ],
 )
-def test_a_value_that_cannot_be_right(key: str, value: Any, tmp_path: Path) -> None:
-    cfg = copy.deepcopy(smoke())
-    cfg.output_dir = str(tmp_path)
+def test_a_value_that_cannot_be_right(cfg: RunConfig, key: str, value: Any) -> None:
     put(cfg, key, value)
     with pytest.raises(Refused) as caught:
         make_plan(cfg)
@@ -78,7 +74,7 @@ def test_a_source_that_the_choice_does_not_read(field: str, value: str, remedy: 
     ("overrides", "told"),
     [
         (["data.subset=main"], "data.subset does nothing: source=reasoning_gym does not read it"),
-        (["data.columns={prompt: q}"], "data.columns does nothing: source=reasoning_gym does not read it"),
+        (["data.columns.prompt=q"], "data.columns does nothing: source=reasoning_gym does not read it"),
         (["data=jsonl", f"data.path={GSM8K}", "data.difficulty=3"], "data.difficulty does nothing: source=jsonl "),
         (["data=jsonl", f"data.path={GSM8K}", "data.split=test"], "data.split does nothing: source=jsonl does not "),
         (["data=gsm8k", "data.families=[chain_sum]"], "data.families does nothing: source=hub does not read it"),
@@ -100,3 +96,144 @@ def test_an_axis_that_the_source_does_not_read_is_refused() -> None:
     with pytest.raises(Refused) as caught:
         check_axes(["-m", "experiment=smoke", "data=jsonl", f"data.path={GSM8K}", "data.difficulty=1,2"])
     assert [fault.key for fault in caught.value.faults] == ["data.difficulty"]
+
+
+def test_a_root_knob_says_where_it_acts(cfg: RunConfig) -> None:
+    cfg.stages["reasoning_rl"].updates_per_rollout = 1
+    warnings = make_plan(cfg, ["epsilon=0.2"]).warnings
+    assert any(note.startswith("epsilon acts on general_rl only") for note in warnings)
+    cfg.stages["general_rl"].algorithm.epsilon = 0.1
+    warnings = make_plan(cfg, ["epsilon=0.2"]).warnings
+    assert any(note.startswith("epsilon acts on no stage") for note in warnings)
+
+
+def test_one_response_with_a_group_baseline(cfg: RunConfig) -> None:
+    cfg.stages["reasoning_rl"].G = 1
+    assert refusal(cfg)[0].startswith("stages.reasoning_rl.G: is 1")
+
+
+def test_negative_epsilon(cfg: RunConfig) -> None:
+    cfg.stages["reasoning_rl"].algorithm.epsilon = -0.1
+    assert refusal(cfg)[0].startswith("stages.reasoning_rl.algorithm.epsilon: is -0.1")
+
+
+def test_epsilon_high_below_epsilon(cfg: RunConfig) -> None:
+    cfg.stages["reasoning_rl"].algorithm.epsilon_high = 0.1
+    assert refusal(cfg)[0].startswith("stages.reasoning_rl.algorithm.epsilon_high: is 0.1")
+
+
+def test_missing_data_file_has_the_key_that_was_written(cfg: RunConfig) -> None:
+    cfg.data.source = cfg.stages["problems"].reasoning.source = "jsonl"
+    cfg.data.path = cfg.stages["problems"].reasoning.path = "nowhere.jsonl"
+    (line,) = refusal(cfg)
+    assert line.startswith("data.path: ") and "nowhere.jsonl" in line
+
+
+def test_data_file_that_is_no_data(cfg: RunConfig, tmp_path: Path) -> None:
+    path = tmp_path / "picture.jsonl"
+    path.write_bytes(b"\x89PNG\r\n\x1a\n\x00\x01")
+    cfg.data.source = cfg.stages["problems"].reasoning.source = "jsonl"
+    cfg.data.path = cfg.stages["problems"].reasoning.path = str(path)
+    assert any("picture.jsonl" in line for line in refusal(cfg))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "lines"),
+    [
+        (["data=jsonl"], ["data.path: is missing -> write data.path=FILE (.jsonl or .parquet)"]),
+        (
+            ["data@general_data=jsonl"],
+            ["general_data.path: is missing -> write general_data.path=FILE (.jsonl or .parquet)"],
+        ),
+        (["data=hub"], ["data.name: is missing -> write data.name=ORG/NAME"]),
+        (["model=hf"], ["model.name_or_path: is missing -> write model.name_or_path=ORG/NAME or a folder"]),
+        (["student=hf"], ["student.name_or_path: is missing -> write student.name_or_path=ORG/NAME or a folder"]),
+    ],
+)
+def test_a_choice_that_needs_a_name(overrides: list[str], lines: list[str], tmp_path: Path) -> None:
+    assert refusal(compose(["experiment=smoke", *overrides, f"output_dir={tmp_path}"])) == lines
+
+
+def test_checkpoints_of_another_recipe(cfg: RunConfig, tmp_path: Path) -> None:
+    stage = make_plan(cfg).stage("cold_start")
+    partial = tmp_path / "store" / ".partial" / f"sft-{stage.fingerprint}"
+    (partial / "checkpoints" / "step-00000020").mkdir(parents=True)
+    write_json(partial / "job.json", {"fingerprint": stage.fingerprint})
+    assert make_plan(cfg).stage("cold_start").why == "goes on from step 20"
+    write_json(partial / "job.json", {"fingerprint": "0123456789abcdef"})
+    (line,) = refusal(cfg)
+    assert line.startswith("stages.cold_start: the checkpoints in ") and "(sft-0123456789abcdef) -> remove" in line
+
+
+def model_folder(folder: Path, vocabulary: list[str]) -> Path:
+    """What a plan reads of a pretrained model: its config, its tokenizer and its chat template."""
+    folder.mkdir()
+    tokens = {token: number for number, token in enumerate(vocabulary)}
+    (folder / "config.json").write_text(json.dumps({"vocab_size": len(tokens), "max_position_embeddings": 512}))
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"type": "WordLevel", "vocab": tokens}}))
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    return folder
+
+
+def test_student_and_teacher_of_different_tokenizers(tmp_path: Path) -> None:
+    teacher, student = model_folder(tmp_path / "teacher", ["a", "b"]), model_folder(tmp_path / "student", ["b", "a"])
+    overrides = ["experiment=smoke", "model=hf", f"model.name_or_path={teacher}", f"output_dir={tmp_path}"]
+    cfg = compose([*overrides, f"student.name_or_path={student}"])
+    make_plan(cfg)  # text alone may come from any teacher
+    wire(cfg, "distillation", teacher="base.model")
+    (line,) = refusal(cfg)
+    theirs, ours = tokenizer_hash(teacher), tokenizer_hash(student)
+    problem = f"the teacher's tokenizer ({theirs}) is not the student's ({ours})"
+    remedy = "take a student of the teacher's family"
+    assert theirs != ours and line.startswith(f"stages.distillation.inputs.teacher: {problem} -> {remedy}")
+    cfg = compose([*overrides, f"student.name_or_path={teacher}"])
+    wire(cfg, "distillation", teacher="base.model")
+    make_plan(cfg)  # the same tokens
+
+
+def test_ranks_and_engines_that_do_not_go_together(cfg: RunConfig) -> None:
+    cfg.launcher.kind, cfg.launcher.num_ranks = "inline", 2
+    assert "launcher.num_ranks: is 2, launcher=inline has one rank -> choose launcher=local" in refusal(cfg)
+    cfg.launcher.num_ranks = 1
+    cfg.stages["base"].engine.kind = "deepspeed"
+    assert "inline cannot run DeepSpeed" in refusal(cfg)[0]
+    cfg.launcher.kind, cfg.stages["base"].engine.kind, cfg.stages["base"].engine.zero_stage = "local", "torch", 2
+    assert refusal(cfg)[0].startswith("stages.base.engine.zero_stage: ZeRO-2 needs DeepSpeed")
+    cfg.stages["base"].engine.zero_stage, cfg.stages["base"].num_ranks = 0, 0
+    assert refusal(cfg) == ["stages.base.num_ranks: is 0 -> write at least 1"]
+
+
+def test_more_ranks_than_gpus_is_refused_and_than_cores_is_warned_of(
+    cfg: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg.launcher.num_ranks = 4
+    monkeypatch.setattr("pipeline.checks.hardware", lambda: {"cores": 2, "gpus": 0})
+    assert any("4 ranks share 2 cores" in warning for warning in make_plan(cfg).warnings)
+    monkeypatch.setattr("pipeline.checks.hardware", lambda: {"cores": 2, "gpus": 2})
+    assert "launcher.num_ranks: is 4, there are 2 GPUs -> write launcher.num_ranks=2" in refusal(cfg)
+
+
+@pytest.mark.parametrize(
+    ("stage", "key", "value", "remedy"),
+    [
+        ("reasoning_rl", "prompts_per_step", 5, "write 4 or 6, or stages.reasoning_rl.num_ranks=1"),
+        ("cold_start", "examples_per_step", 33, "write 32 or 34, or stages.cold_start.num_ranks=1"),
+        ("base", "documents_per_step", 1, "write 2, or stages.base.num_ranks=1"),
+    ],
+)
+def test_a_batch_that_the_ranks_do_not_share_evenly(
+    cfg: RunConfig, stage: str, key: str, value: int, remedy: str
+) -> None:
+    setattr(cfg.stages[stage], key, value)
+    make_plan(cfg)
+    cfg.stages[stage].num_ranks = 2
+    assert refusal(cfg) == [f"stages.{stage}.{key}: is {value}, which 2 ranks do not share evenly -> {remedy}"]
+
+
+def test_ranks_that_machines_do_not_share_evenly(cfg: RunConfig) -> None:
+    cfg.launcher.kind, cfg.launcher.options = "slurm", {"nodes": 2}
+    cfg.launcher.num_ranks = 2
+    make_plan(cfg)  # the evaluations have one rank: one node
+    cfg.stages["problems"].num_ranks = 3
+    (line,) = refusal(cfg)
+    assert line.startswith("stages.problems.num_ranks: is 3, which 2 machines do not share evenly")

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-from functools import cache
 from pathlib import Path
 
-import pytest
-
-from pipeline.compose import compose
 from pipeline.config import EngineConfig, RunConfig
 from pipeline.plan import make_plan
 from pipeline.store import write_json
-
-
-@cache
-def smoke() -> RunConfig:
-    return compose(["experiment=smoke"])
+from tests.pipeline.plans import smoke
 
 
 def prints(cfg: RunConfig) -> dict[str, str]:
     return {stage.name: stage.fingerprint for stage in make_plan(cfg).stages}
-
-
-@pytest.fixture
-def cfg(tmp_path: Path) -> RunConfig:
-    cfg = copy.deepcopy(smoke())
-    cfg.output_dir = str(tmp_path)
-    return cfg
 
 
 def changed(cfg: RunConfig) -> set[str]:
