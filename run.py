@@ -37,6 +37,7 @@ from pipeline.table import plan_table
 STATUSES = "POSTTRAIN_STATUSES"  # file to which every job of this call adds its status, from whatever process
 COMMAND = "POSTTRAIN_COMMAND"  # what was typed; a job of a sweep knows only its own overrides
 INTERRUPTED = (130, 143)
+MULTIRUN = ("-m", "--multirun")
 
 
 def run_one(composed: Callable[[], RunConfig], overrides: list[str], folder: Path | None = None) -> tuple[int, str]:
@@ -50,6 +51,7 @@ def run_one(composed: Callable[[], RunConfig], overrides: list[str], folder: Pat
     if cfg.dry_run:
         print(plan_table(plan) + preview(cfg.launcher, plan))
         return sweep.DONE, ""
+    print("".join(f"{warning}\n" for warning in plan.warnings), end="", flush=True)
     from pipeline.runner import execute
 
     run_dir = folder or Path(cfg.output_dir) / "runs" / cfg.name
@@ -89,7 +91,7 @@ def objective(folder: Path, wanted: DictConfig) -> float | None:
 
 
 def main() -> int:
-    arguments = sys.argv[1:]
+    arguments = sys.argv[1:] = sorted(sys.argv[1:], key=lambda item: item not in MULTIRUN)  # Hydra wants it in front
     if any(argument.startswith("-") or argument.lstrip("+~").startswith("hydra") for argument in arguments):
         return through_hydra(arguments)
     try:
@@ -100,13 +102,16 @@ def main() -> int:
 
 def through_hydra(arguments: list[str]) -> int:
     """Let Hydra run its jobs, in whatever processes; the exit status comes from what they recorded."""
+    if faults := [fault for item in arguments if not item.startswith("-") and (fault := messages.unreadable(item))]:
+        print(messages.Refused(faults), file=sys.stderr)
+        return sweep.REFUSED
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing and exiting in its own way
     scratch = Path(tempfile.mkdtemp(prefix="run_"))
     os.environ[COMMAND] = shlex.join(["python", *sys.argv])
     os.environ[STATUSES] = str(scratch / "statuses")
     prepared = None
     try:
-        prepared = prepare_sweep(arguments) if set(arguments) & {"-m", "--multirun"} else None
+        prepared = prepare_sweep(arguments) if set(arguments) & set(MULTIRUN) else None
         job()
     except Ended as ended:
         return ended.status

@@ -49,6 +49,8 @@ def run_faults(cfg: RunConfig, names: list[str]) -> list[Fault]:
     for key, seed in (("seed", cfg.seed), ("evaluation.seed", cfg.evaluation.seed)):
         if seed < 0:
             faults.append(Fault(key, f"is {seed}", "write 0 or more"))
+    if not cfg.output_dir:
+        faults.append(Fault("output_dir", "is empty", "name a folder, or leave it out: outputs"))
     if "/" in cfg.name or cfg.name.startswith("."):
         faults.append(Fault("name", f"'{cfg.name}' is no name of a folder", "leave out slashes and a leading dot"))
     if cfg.reuse not in ("default", "strict"):
@@ -161,9 +163,9 @@ def inert_knobs(cfg: RunConfig, stages: list[PlannedStage], overrides: list[str]
     for stage in stages:
         for key, why in stage.outline.inert.items():
             shared = as_written(stage.name, stage.cfg, Fault(key, "", ""), cfg).key  # data.difficulty, for one
-            written = next((one for one in (f"stages.{stage.name}.{key}", shared) if one in asked), None)
-            if written:
-                notes.append(f"{written} does nothing: {why}")
+            for written in (f"stages.{stage.name}.{key}", shared):
+                if any(item == written or item.startswith(f"{written}.") for item in asked):
+                    notes.append(f"{written} does nothing: {why}")
     for root, key in ROOT_KNOBS.items():
         if root in asked:
             notes += _root_knob(root, key, cfg, stages)

@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.config import RunConfig
 from pipeline.kinds import kinds
-from pipeline.messages import CONF, Refused, reword, unreachable
+from pipeline.messages import CONF, Refused, added, reword, unreachable, unreadable
 from stages.base_model.config import ModelConfig
 from stages.parts.data.config import DataConfig
 
@@ -31,12 +31,27 @@ def register_schemas() -> None:
     """The types behind the YAML: the root, and one schema a kind of stage (`<kind>_schema`)."""
     root = RunConfig(model=ModelConfig(), student=ModelConfig(), data=DataConfig(), general_data=DataConfig())
     store = ConfigStore.instance()
-    store.store(name="run_schema", node=root)
+    store.store(name="run_schema", node=open_dicts(OmegaConf.structured(root)))
     for name, kind in kinds().items():
-        store.store(name=f"{name}_schema", node=kind.config)
+        store.store(name=f"{name}_schema", node=open_dicts(OmegaConf.structured(kind.config)))
     OmegaConf.register_new_resolver("job_folder", job_folder, replace=True)
     OmegaConf.register_new_resolver("pinned", pinned, replace=True)
     OmegaConf.register_new_resolver("as_model", as_model, replace=True)
+
+
+def open_dicts(schema: DictConfig) -> DictConfig:
+    """Let dicts whose keys are the user's own (columns, suites, inputs, ...) be added to without a +; the plan knows
+    which keys mean something there. Stages, scales and a launcher's options stay closed: nothing would miss a misspelt
+    one."""
+    for name in schema:
+        node = schema._get_node(name)
+        if not isinstance(node, DictConfig) or node._is_none() or node._is_missing() or node._is_interpolation():
+            continue
+        if OmegaConf.get_type(node) is not dict:
+            open_dicts(node)
+        elif name not in ("stages", "scale", "options"):
+            OmegaConf.set_struct(node, False)
+    return schema
 
 
 def compose(overrides: list[str]) -> RunConfig:
@@ -46,6 +61,8 @@ def compose(overrides: list[str]) -> RunConfig:
 
 def composed(overrides: list[str]) -> tuple[DictConfig, dict[str, Any]]:
     """What Hydra makes of the overrides, not typed yet, and the choice of every group. Raises Refused."""
+    if faults := [fault for override in overrides if (fault := unreadable(override))]:
+        raise Refused(faults)
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(CONF), job_name="run"):
@@ -68,6 +85,8 @@ def typed(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> 
         cfg: RunConfig = OmegaConf.to_object(config)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         raise Refused([reword(error, overrides)]) from error
+    if faults := [fault for override in overrides if (fault := added(override, cfg, overrides))]:
+        raise Refused(faults)
     cfg.pipeline = choices["pipeline"]
     cfg.name = cfg.name or default_name(choices["pipeline"], overrides)
     return cfg

@@ -6,6 +6,7 @@ ours, with the nearest name that exists.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError, MissingMandatoryValue
 
 from pipeline.artifacts import Fault
+from pipeline.config import RunConfig
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
@@ -97,6 +99,35 @@ def unreachable(override: str) -> Fault | None:
     return Fault(key, f"is read by no stage: each has its own {group} settings", remedy)
 
 
+def unreadable(override: str) -> Fault | None:
+    """What Hydra would die of: an override without a key, and a choice that is no name (`model=null`)."""
+    key, _, value = override.lstrip("+~").partition("=")
+    if not key:
+        return Fault(override, "has no key", "write KEY=VALUE")
+    group = key.partition("@")[0]
+    if not re.fullmatch(r"null|true|false|[-+\d.e]+", value) or not (CONF / group).is_dir():
+        return None
+    names = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    return Fault(key, f"'{value}' is no choice", f"write one of: {', '.join(names)}; or leave it out")
+
+
+def added(override: str, cfg: RunConfig, overrides: list[str]) -> Fault | None:
+    """A + lets Hydra add any key; one that no code reads is a misspelt one."""
+    key = override.lstrip("+").partition("=")[0]
+    if not override.startswith("+") or "@" in key or (CONF / key).is_dir():
+        return None
+    node: object = cfg
+    for part in key.split("."):
+        names = [item.name for item in dataclasses.fields(node)] if dataclasses.is_dataclass(node) else None
+        if isinstance(node, dict):
+            node = node.get(part)
+        elif names is not None and part in names:
+            node = getattr(node, part)
+        else:
+            return _unknown_key(key, overrides)
+    return None
+
+
 def _missing_choice(error: MissingConfigException, overrides: list[str]) -> Fault:
     group, _, name = str(error.missing_cfg_file).rpartition("/")
     key = next((item.split("=")[0] for item in overrides if item.endswith(f"={name}")), group or name)
@@ -127,7 +158,8 @@ def _composition(error: HydraException, overrides: list[str]) -> Fault:
             key, f"has several values: {values}", f"add -m to sweep over them; a list is written {key}=[{values}]"
         )
     if match := re.search(r"Could not override '([^']+)'", text):
-        return _unknown_key(match[1], overrides)
+        inside = getattr(error.__cause__, "full_key", None) or ""  # of evaluation={samplez: 3}
+        return _unknown_key(inside if inside.startswith(f"{match[1]}.") else match[1], overrides)
     if match := re.search(r"Could not delete from config. '([^']+)' does not exist", text):
         return _unknown_key(match[1], overrides)
     if match := re.search(r"Error merging override (\S+)", text):
@@ -139,21 +171,33 @@ def _composition(error: HydraException, overrides: list[str]) -> Fault:
             or re.search(r"Key '\S+' not in", cause)
         ):
             return _unknown_key(key.lstrip("+"), overrides)
-        return Fault(key, _wrong_type(cause, value), "write a value of that type")
+        return Fault(key, *_wrong_type(cause, key, value))
     if match := re.search(r"Could not append to config. An item is already at '([^']+)'", text):
         return Fault(match[1], "is there already", f"leave the + out: {match[1]}=...")
+    if "Error resolving interpolation" in text and (new := [item for item in overrides if item.startswith("+stage@")]):
+        return Fault(new[0].partition("=")[0], "adds a stage, which only a recipe can", "write it into conf/pipeline")
+    if match := re.search(r"Multiple values for (\S+?)\.", text):
+        return Fault(match[1], "is chosen already", f"leave the + out: {match[1]}=NAME")
     if match := re.search(r"Override (\S+?)=\S* looks like a config group", text):
         return _unknown_key(match[1], overrides)
     return Fault("config", _first_line(error), "see python run.py --help")
 
 
-def _wrong_type(cause: str, value: str) -> str:
+def _wrong_type(cause: str, key: str, value: str) -> tuple[str, str]:
+    """The problem, and what to write instead."""
     names = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
+    remedy = "write a value of that type"
     if match := re.search(r"could not be converted to (\w+)", cause):
-        return f"'{value}' is not {names.get(match[1], match[1])}"
+        return f"'{value}' is not {names.get(match[1], match[1])}", remedy
     if "not a valid bool" in cause:
-        return f"'{value}' is not true or false"
-    return cause
+        return f"'{value}' is not true or false", remedy
+    if "is not a ListConfig" in cause:
+        return f"'{value}' is not a list", f"write {key}=[{value}]"
+    if re.search(r"Cannot assign \w+ to Dict", cause):
+        return f"'{value}' is not a mapping", f"write {key}.NAME=VALUE"
+    if "is not Optional" in cause:
+        return "cannot be null", "give it a value, or leave it out"
+    return cause, remedy
 
 
 def _unknown_key(key: str, overrides: list[str]) -> Fault:
@@ -164,9 +208,12 @@ def _unknown_key(key: str, overrides: list[str]) -> Fault:
         return fault
     known = _known_keys(overrides)
     parts = key.split(".")
-    depth = next(i for i in range(len(parts)) if not _exists(known, parts[: i + 1]))
+    depth = next((i for i in range(len(parts)) if not _exists(known, parts[: i + 1])), None)
+    if depth is None:
+        return Fault(key, "cannot be set to that", "write its fields one by one, KEY.FIELD=VALUE")
     parent = OmegaConf.select(known, ".".join(parts[:depth])) if depth else known
     children = [str(child) for child in parent] if isinstance(parent, DictConfig) else []
+    children += [] if depth else [path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra"]
     wrong, prefix = parts[depth], ".".join([*parts[:depth], ""])
     if wrong in SYNONYMS:
         return Fault(
@@ -178,7 +225,8 @@ def _unknown_key(key: str, overrides: list[str]) -> Fault:
     close = nearest(wrong, children)
     rest = ".".join(parts[depth + 1 :])
     if close:
-        return Fault(key, f"there is no {what} '{wrong}'", f"write {prefix}{close}{'.' + rest if rest else ''}")
+        out = "~" if f"~{key}" in overrides else ""
+        return Fault(key, f"there is no {what} '{wrong}'", f"write {out}{prefix}{close}{'.' + rest if rest else ''}")
     return Fault(
         key, f"there is no {what} '{wrong}'", suggest(wrong, children) if children else "see python run.py --help"
     )

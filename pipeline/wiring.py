@@ -31,8 +31,13 @@ class Wiring:
 def wire(stages: dict[str, StageConfig], digests: Digests, revisions: Revisions) -> Wiring:
     """Resolve every input of every stage and order them. Faults are collected, never raised."""
     wiring = Wiring()
-    stages = {name: stage for name, stage in stages.items() if _known_kind(name, stage, wiring)}
+    wrong = {name for name, stage in stages.items() if not _known_kind(name, stage, wiring)}
+    stages = {name: stage for name, stage in stages.items() if name not in wrong}
     for name, stage in stages.items():
+        if any((wired or "").partition(".")[0] in wrong for wired in stage.inputs.values()):
+            wiring.broken.add(name)  # what it reads is a fault already
+            wiring.sources[name] = {}
+            continue
         found = [_source(name, port, stages, digests, revisions) for port in kinds()[stage.kind].inputs]
         unknown = [_unknown_port(name, port, stage) for port in stage.inputs if port not in kinds()[stage.kind].inputs]
         faults = [item for item in [*found, *unknown] if isinstance(item, Fault)]
@@ -104,11 +109,14 @@ def _compatible(name: str, key: str, declared: Port, wired: str, stages: dict[st
         for output, made in kinds()[stage.kind].outputs.items()
         if made.kind == declared.kind and not maker.endswith(EVAL) and not _needs(maker, name, stages)
     ]
+    otherwise = "evaluation.enabled=false" if name.endswith(EVAL) else f"leave {name} out too: ~stages.{name}"
+    if declared.optional:
+        otherwise = f"leave the port open: {key}=null"
     if not fitting:
-        otherwise = "evaluation.enabled=false" if name.endswith(EVAL) else f"leave {name} out too: ~stages.{name}"
         return f"write {key}=path:FOLDER of a {declared.kind}, or {otherwise}"
     close = nearest(wired, fitting) or fitting[0]
-    return f"write {key}={close} (a {declared.kind}: {', '.join(fitting)})"
+    fits = f"write {key}={close} (a {declared.kind}: {', '.join(fitting)})"
+    return f"{fits}, or {otherwise}" if declared.optional else fits
 
 
 def _needs(stage: str, other: str, stages: dict[str, StageConfig]) -> bool:

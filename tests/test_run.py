@@ -73,6 +73,11 @@ def test_exit_status_of_a_sweep(axis: str, status: int, tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
+def test_multirun_may_stand_anywhere(tmp_path: Path) -> None:
+    done = run("dry_run=true", f"output_dir={tmp_path}/new", "-m", "G=1,0")
+    assert done.returncode == 2 and all(" -> " in line for line in done.stderr.splitlines())
+
+
 def test_a_sweep_over_nothing_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:
     axis = "stages.reasoning_rl.algorithm.epsilon=0.1,0.2"
     done = run("-m", "stages.reasoning_rl.updates_per_rollout=1", axis, f"output_dir={tmp_path}/new")

@@ -11,6 +11,7 @@ import pytest
 from pipeline.axes import check_axes
 from pipeline.compose import compose
 from pipeline.config import RunConfig
+from pipeline.jobs import plan_jobs, sweep_axes
 from pipeline.messages import Refused
 from pipeline.plan import make_plan
 from pipeline.store import write_json
@@ -94,7 +95,8 @@ def test_a_key_that_the_source_does_not_read_is_told(overrides: list[str], told:
 
 def test_an_axis_that_the_source_does_not_read_is_refused() -> None:
     with pytest.raises(Refused) as caught:
-        check_axes(["-m", "experiment=smoke", "data=jsonl", f"data.path={GSM8K}", "data.difficulty=1,2"])
+        fixed, axes = sweep_axes(["experiment=smoke", "data=jsonl", f"data.path={GSM8K}", "data.difficulty=1,2"])
+        check_axes(axes, list(plan_jobs(fixed, axes)), insist=False)
     assert [fault.key for fault in caught.value.faults] == ["data.difficulty"]
 
 

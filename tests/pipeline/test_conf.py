@@ -180,3 +180,11 @@ def test_names_of_runs_and_folders_of_sweeps() -> None:
     assert "/" not in job_folder("data.path=/a/b")
     assert len(job_folder("x" * 300)) < 40
     assert job_folder("x" * 300) != job_folder("x" * 299)
+
+
+def test_keys_of_the_users_own_need_no_plus() -> None:
+    cfg = config("data.columns.prompt=q", "stages.reasoning_rl.suites.general=0.5", "model.facts.layers=2")
+    assert cfg.data.columns == cfg.stages["problems"].reasoning.columns == {"prompt": "q"}
+    assert cfg.stages["reasoning_rl"].suites == {"reasoning": 1.0, "general": 0.5}
+    assert cfg.stages["base"].model.facts == {"layers": 2}
+    assert config("stages.rejection_sft.inputs.problems=problems.problems").stages["rejection_sft"].inputs["problems"]

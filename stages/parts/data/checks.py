@@ -94,11 +94,12 @@ def file_faults(cfg: DataConfig) -> list[Fault]:
     try:
         whole = path.stat().st_size <= SMALL_FILE
         rows = first_rows(path, None if whole else FIRST_LINES)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return [
-            Fault("path", f"'{cfg.path}' cannot be read: {reason}", "mend it, or name another .jsonl or .parquet file")
-        ]
+    except OSError as error:
+        problem = f"'{cfg.path}' cannot be read: {error.strerror or error}"
+        return [Fault("path", problem, "name a readable .jsonl or .parquet file")]
+    except ValueError as error:
+        problem = f"'{cfg.path}' cannot be read: {str(error).splitlines()[0]}"
+        return [Fault("path", problem, "mend it, or name another .jsonl or .parquet file")]
     if not rows:
         return [Fault("path", f"'{cfg.path}' holds no rows", "name a file with at least three rows")]
     names = sorted({name for row in rows.values() for name in row})
