@@ -62,10 +62,11 @@ def supervised_rows(prepared: Prepared) -> tuple[list[Row], str, Any, set[int]]:
 
     from stages.parts.data.conversations import load_conversations
     from stages.parts.policy.examples import encode_source, examples_of_step, shares
+    from stages.parts.policy.facts import trusted
 
     cfg: Any = prepared.stage.cfg
     model = prepared.inputs.get("policy") or prepared.inputs["student"]
-    tokenizer = AutoTokenizer.from_pretrained(model.path)
+    tokenizer = AutoTokenizer.from_pretrained(model.path, trust_remote_code=trusted(model.path))
     sources = [
         encode_source(port, load_conversations(prepared.inputs[port].path), tokenizer, cfg.max_tokens, cfg.over_length)
         for port in ("data", "general")

@@ -127,14 +127,15 @@ def parameter_count(model: ModelConfig, vocab_size: int) -> int:
 
 
 def pretrained_facts(model: ModelConfig) -> dict[str, Any]:
-    """A folder's own JSON where there is one, else what the model's YAML declares."""
+    """A folder's own JSON where there is one, else what the model's YAML declares; and whether its code may run."""
+    trust = {"trust_remote_code": True} if model.trust_remote_code else {}
     folder = Path(model.name_or_path or "")
     if model.name_or_path and (folder / "config.json").exists():
         from stages.parts.policy.facts import model_facts
 
-        return model_facts(folder)
+        return model_facts(folder) | trust
     declared = {name: value for name, value in model.facts.items() if name in MODEL_FACTS}
-    return declared | {"tokenizer": model.name_or_path, "adapter": False}
+    return declared | {"tokenizer": model.name_or_path, "adapter": False} | trust
 
 
 def _architecture_faults(model: ModelConfig) -> list[Fault]:

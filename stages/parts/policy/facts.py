@@ -41,6 +41,14 @@ def model_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
+def trusted(folder: Path) -> bool:
+    """Whether code in a model's folder may run. That is said once, where the model comes in (base_model's
+    model.trust_remote_code=true), and from there it stands in the manifest of every stage that hands the model on."""
+    manifest = _json(folder.resolve().parent / "artifact.json")
+    outputs = [output for output in manifest.get("outputs", {}).values() if output["path"] == folder.resolve().name]
+    return any(output.get("trust_remote_code", False) for output in outputs)
+
+
 def tensor_headers(folder: Path) -> dict[str, dict[str, Any]]:
     """name -> {dtype, shape} over all safetensors files of the folder: eight bytes of length, then JSON."""
     headers: dict[str, dict[str, Any]] = {}

@@ -7,8 +7,10 @@ a policy whose probabilities change from call to call has no importance ratio.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from pipeline.artifacts import StageFailed
-from stages.parts.policy.facts import model_facts
+from stages.parts.policy.facts import model_facts, trusted
 
 
 @dataclass
@@ -51,26 +53,26 @@ def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
 def load_policy(path: Path, dtype: str = "auto", trust_remote_code: bool = False) -> Policy:
     """A policy from a folder that `save_policy` or save_pretrained wrote; in eval mode.
 
-    An adapter (adapter_config.json) is merged into its base. Raises StageFailed where a tensor is missing, has another
-    shape, or is zero in memory and not on disk.
+    An adapter (adapter_config.json) is merged into its base. Code of the model's own runs where that is allowed here or
+    was where the model came in (facts.trusted). Raises StageFailed where it is needed and may not run, and where a
+    tensor is missing, has another shape, or is zero in memory and not on disk.
     """
     path = Path(path)
     device = default_device()
     adapter = path / "adapter_config.json"
     weights = Path(json.loads(adapter.read_text())["base_model_name_or_path"]) if adapter.exists() else path
-    model, report = AutoModelForCausalLM.from_pretrained(
-        weights,
-        dtype=resolve_dtype(dtype, device),
-        trust_remote_code=trust_remote_code,
-        output_loading_info=True,
-    )
+    trust = trust_remote_code or trusted(weights)
+    with _own_code(weights):
+        model, report = AutoModelForCausalLM.from_pretrained(
+            weights, dtype=resolve_dtype(dtype, device), trust_remote_code=trust, output_loading_info=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
     _check_loaded(model, report, weights)
     if adapter.exists():
         from peft import PeftModel
 
         model = PeftModel.from_pretrained(model, path).merge_and_unload()
     _no_dropout(model)
-    tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     return Policy(
         model=model.to(device).eval(),
         tokenizer=tokenizer,
@@ -78,6 +80,18 @@ def load_policy(path: Path, dtype: str = "auto", trust_remote_code: bool = False
         pad_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0,
         device=device,
     )
+
+
+@contextlib.contextmanager
+def _own_code(path: Path) -> Iterator[None]:
+    """transformers asks for an argument of its own where a model's code must run; people have another."""
+    try:
+        yield
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        remedy = "it runs where a base_model stage takes the model in with model.trust_remote_code=true"
+        raise StageFailed(f"{path} needs code of its own, which was not allowed to run: {remedy}") from error
 
 
 def save_policy(folder: Path, state: dict[str, Tensor], policy: Policy) -> dict[str, Any]:

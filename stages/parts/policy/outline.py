@@ -13,7 +13,8 @@ from stages.parts.policy.config import SupervisedStageConfig, TrainedStageConfig
 
 def trained_facts(cfg: TrainedStageConfig, model: dict[str, Any]) -> dict[str, Any]:
     """Facts of the output: the input's, which training keeps, but for dtype and adapter, which it decides."""
-    facts = {name: value for name, value in model.items() if name in MODEL_FACTS or name == "tokenizer"}
+    kept = (*MODEL_FACTS, "tokenizer", "trust_remote_code")
+    facts = {name: value for name, value in model.items() if name in kept}
     facts.pop("dtype", None)  # auto depends on the device that will be there
     if cfg.dtype != "auto":
         facts["dtype"] = cfg.dtype

@@ -62,9 +62,9 @@ class TorchReference:
             tensor.copy_(state[name])
 
 
-def load_reference(path: Path, cfg: TrainedStageConfig, context: Context, trust_remote_code: bool = False) -> Reference:
+def load_reference(path: Path, cfg: TrainedStageConfig, context: Context) -> Reference:
     """The model in `path`, partitioned over the ranks under ZeRO-3, whole on each rank otherwise."""
-    return frozen(load_policy(path, cfg.dtype, trust_remote_code), cfg)
+    return frozen(load_policy(path, cfg.dtype), cfg)
 
 
 def frozen(policy: Policy, cfg: TrainedStageConfig, is_teacher: bool = False) -> Reference:
