@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from stages.parts.policy.config import LoRAConfig
 from stages.parts.policy.facts import model_facts
-from stages.parts.policy.model import Policy
+from stages.parts.policy.model import Policy, let_others_read
 
 ADAPTER = "default"
 
@@ -60,5 +60,6 @@ def save_adapter(folder: Path, state: dict[str, Tensor], policy: Policy, base: P
     config.base_model_name_or_path = str(base.resolve())
     config.inference_mode = True
     config.save_pretrained(folder)
+    let_others_read(folder)
     policy.tokenizer.save_pretrained(folder)
     return {**model_facts(base), **model_facts(folder)}

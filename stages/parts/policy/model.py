@@ -108,10 +108,16 @@ def save_policy(folder: Path, state: dict[str, Tensor], policy: Policy) -> dict[
     model.generation_config.pad_token_id = policy.pad_id
     model.save_pretrained(folder, state_dict=dict(kept))  # it empties what it is given
     policy.tokenizer.save_pretrained(folder)
-    for path in folder.glob("*.safetensors"):  # safetensors writes for its owner alone; a store may be a team's
-        path.chmod((folder / "config.json").stat().st_mode & 0o777)
+    let_others_read(folder)
     _check_saved(folder, kept)
     return model_facts(folder)
+
+
+def let_others_read(folder: Path) -> None:
+    """safetensors writes for its owner alone; a store may be a team's, whose umask the JSON beside it shows."""
+    mode = next(folder.glob("*config.json")).stat().st_mode & 0o777
+    for path in folder.glob("*.safetensors"):
+        path.chmod(mode)
 
 
 def tied_names(model: PreTrainedModel) -> set[str]:

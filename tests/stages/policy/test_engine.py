@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 
 import pytest
@@ -114,6 +115,12 @@ def test_bfloat16_has_float32_masters():
     assert torch.equal(weight, engine.masters[0].bfloat16())
 
 
+def umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 def lora_engine(tmp_path, merge: bool):
     base = tiny_policy()
     save_policy(tmp_path / "base", dict(base.model.state_dict()), base)
@@ -131,6 +138,8 @@ def lora_engine(tmp_path, merge: bool):
 def test_lora_leaves_as_merged_weights_or_as_an_adapter(tmp_path, merge):
     base, engine, context = lora_engine(tmp_path, merge)
     assert context.facts["model"]["adapter"] is not merge
+    files = [path for path in (context.workdir / "model").iterdir() if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~umask()}  # weights as readable as the rest
     assert context.facts["model"]["parameters"] == sum(param.numel() for param in base.model.parameters())
     loaded = load_policy(context.workdir / "model", "float32")  # the next stage gets whole weights either way
     with torch.no_grad():
