@@ -91,16 +91,6 @@ def _lay_out(
     )
 
 
-def unpack(values_BT: Tensor, batch: TokenBatch) -> Tensor:
-    """values_SL: one sequence a row in the order given to pad_batch or pack_batch, zeros behind each."""
-    width = max([2, *(length for _, _, length in batch.places)])
-    rows = [
-        torch.nn.functional.pad(values_BT[row, start : start + length], (0, width - length))
-        for row, start, length in batch.places
-    ]
-    return torch.stack(rows) if rows else values_BT[:0, :width]
-
-
 def microbatches(lengths: list[int], tokens_per_microbatch: int) -> list[list[int]]:
     """Indices of each micro-batch: sequences of like length together, rows x longest <= tokens_per_microbatch (a longer
     sequence stands alone). Deterministic; how it cuts never changes the result, only rounding.

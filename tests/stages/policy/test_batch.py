@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.parts.policy.batch import microbatches, pack_batch, pack_rows, pad_batch, unpack
-from tests.stages.policy.tiny import CPU
+from stages.parts.policy.batch import microbatches, pack_batch, pack_rows, pad_batch
+from tests.stages.policy.tiny import CPU, unpack
 
 LENGTHS = st.lists(st.integers(1, 50), max_size=30)
 

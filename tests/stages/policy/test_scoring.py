@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stages.parts.policy.batch import pack_batch, pad_batch, unpack
+from stages.parts.policy.batch import pack_batch, pad_batch
 from stages.parts.policy.scoring import Scorer, logps_of_logits
-from tests.stages.policy.tiny import CPU, ragged, tiny_policy
+from tests.stages.policy.tiny import CPU, ragged, tiny_policy, unpack
 
 SEQUENCES, MASKS = ragged(7)
 

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
 from pipeline.tracking import Context
 from stages.parts.data.tokenizer import END_IDS, VOCAB_SIZE, build_tokenizer
+from stages.parts.policy.batch import TokenBatch
 from stages.parts.policy.model import Policy
 
 CPU = torch.device("cpu")
@@ -40,6 +43,13 @@ def ragged(count: int, seed: int = 0, vocabulary: int = 250) -> tuple[list[list[
     lengths = torch.randint(5, 41, (count,), generator=generator).tolist()
     sequences = [torch.randint(0, vocabulary, (length,), generator=generator).tolist() for length in lengths]
     return sequences, [[0.0] * (length // 3) + [1.0] * (length - length // 3) for length in lengths]
+
+
+def unpack(values_BT: Tensor, batch: TokenBatch) -> Tensor:
+    """values_SL: one sequence a row in the order given to pad_batch or pack_batch, zeros behind each."""
+    width = max([2, *(length for _, _, length in batch.places)])
+    rows = [F.pad(values_BT[row, start : start + length], (0, width - length)) for row, start, length in batch.places]
+    return torch.stack(rows) if rows else values_BT[:0, :width]
 
 
 def context_in(folder: Path, **overrides: Any) -> Context:

@@ -1,3 +1,5 @@
+"""Counts to `steps` and fails where and how its config says; the file `trace` is its witness."""
+
 from __future__ import annotations
 
 import errno
@@ -16,6 +18,7 @@ from tests.pipeline.kinds.count.config import CountConfig
 
 
 def run(cfg: CountConfig, inputs: dict[str, Artifact], context: Context) -> Metrics:
+    """Write the count, added to that of the input, into the port `total`; every step leaves a checkpoint."""
     trace(cfg, f"start {context.rank} {os.getpid()}")
     before = 0.0
     if "before" in inputs:
