@@ -6,10 +6,9 @@ resumes at any step on any number of ranks. All tokens of a document carry loss,
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
-from pipeline.artifacts import Artifact, Interrupted
+from pipeline.artifacts import Artifact
 from pipeline.tracking import Context, Metrics
 from stages.base_model.config import BaseModelConfig
 from stages.base_model.corpus import Corpus, make_corpus
@@ -21,8 +20,8 @@ from stages.parts.data.template import render_conversation
 from stages.parts.losses.counts import BatchCounts
 from stages.parts.losses.sft import sft_loss
 from stages.parts.policy.batch import aligned_microbatches, pad_batch
-from stages.parts.policy.checkpoint import load_checkpoint, save_checkpoint
-from stages.parts.policy.distributed import all_sum, any_rank
+from stages.parts.policy.distributed import all_sum
+from stages.parts.policy.loop import run_steps
 from stages.parts.policy.output import save_trained
 from stages.parts.policy.schedule import learning_rate
 from stages.parts.policy.train_engine import TrainEngine, build_engine
@@ -40,28 +39,14 @@ def run(cfg: BaseModelConfig, inputs: dict[str, Artifact], context: Context) -> 
 
 def train(cfg: BaseModelConfig, corpus: Corpus, context: Context) -> Metrics:
     engine = build_engine(new_policy(cfg.model, cfg.seed), cfg, context)
-    step, total_tokens, metrics = 0, 0.0, {}
-    resumed = load_checkpoint(context, engine)
-    if resumed:
-        step, state = resumed
-        total_tokens, metrics = state["tokens"], state["metrics"]
-    while step < cfg.steps:
-        started = time.monotonic()
-        documents = corpus.documents(step)
-        metrics = training_step(engine, cfg, documents[context.rank :: context.world_size], learning_rate(step, cfg))
-        step += 1
-        total_tokens += metrics["train/tokens"]
-        seconds = time.monotonic() - started
-        clock = {"time/step_seconds": seconds, "time/tokens_per_second": metrics["train/tokens"] / seconds}
-        context.log(step, metrics | clock)
-        context.progress(step, cfg.steps, loss=metrics["train/loss"], tokens_per_second=clock["time/tokens_per_second"])
-        stop = any_rank(context.stop.is_set()) and step < cfg.steps
-        if stop or step % cfg.save_every_steps == 0 or step == cfg.steps:
-            save_checkpoint(context, step, engine, {"tokens": total_tokens, "metrics": metrics})
-        if stop:
-            raise Interrupted(f"stopped after step {step} of {cfg.steps}")
+
+    def one_step(step: int) -> tuple[Metrics, Metrics]:
+        documents = corpus.documents(step)[context.rank :: context.world_size]
+        return training_step(engine, cfg, documents, learning_rate(step, cfg)), {}
+
+    metrics = run_steps(engine, cfg, context, one_step, {"train/tokens": "train/total_tokens"})
     save_trained(engine, context.workdir, cfg, context)
-    return metrics | {"train/steps": float(step), "train/total_tokens": total_tokens}
+    return metrics
 
 
 def training_step(

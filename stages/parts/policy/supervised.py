@@ -6,21 +6,20 @@ the first micro-batch (transformers#37766 and its many kin divided per micro-bat
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import Interrupted, StageFailed
+from pipeline.artifacts import StageFailed
 from pipeline.tracking import Context, Metrics
 from stages.parts.data.audit import Row, check_first_step
 from stages.parts.losses.counts import BatchCounts
 from stages.parts.losses.sft import sft_loss
 from stages.parts.policy.batch import TokenBatch, aligned_microbatches, pack_batch, pack_rows, pad_batch
-from stages.parts.policy.checkpoint import load_checkpoint, save_checkpoint
 from stages.parts.policy.config import SupervisedStageConfig
-from stages.parts.policy.distributed import all_sum, any_rank
+from stages.parts.policy.distributed import all_sum
 from stages.parts.policy.examples import Example, Source, examples_of_step, shares
+from stages.parts.policy.loop import run_steps
 from stages.parts.policy.model import Policy
 from stages.parts.policy.output import save_trained
 from stages.parts.policy.schedule import learning_rate
@@ -46,34 +45,20 @@ def train(
 
     take_step: the loss; None: `supervised_step`, the NLL of the text.
     """
-    take_step = take_step or supervised_step
+    loss_step: Step = take_step or supervised_step
     per_step = shares(cfg.examples_per_step, cfg.general_fraction, sources)
     engine = build_engine(policy, cfg, context)
-    step, totals, metrics = 0, {"train/supervised_tokens": 0.0}, {}
-    resumed = load_checkpoint(context, engine)
-    if resumed:
-        step, state = resumed
-        totals, metrics = state["totals"], state["metrics"]
-    while step < cfg.steps:
-        started = time.monotonic()
+
+    def one_step(step: int) -> tuple[Metrics, Metrics]:
         everyone = examples_of_step(sources, per_step, cfg.seed, step)
         first = _look_at_first_step(everyone, policy, cfg, context) if step == 0 else {}
-        chosen = everyone[context.rank :: context.world_size]
         rate = learning_rate(step, cfg)
-        metrics = take_step(engine, chosen, cfg, rate)
-        step += 1
-        for name, total in TOTALS.items():
-            if name in metrics:
-                totals[total] = totals.get(total, 0.0) + metrics[name]
-        metrics["train/learning_rate"] = rate
-        _log(context, cfg, step, metrics | first, time.monotonic() - started)
-        stop = any_rank(context.stop.is_set()) and step < cfg.steps
-        if stop or step % cfg.save_every_steps == 0 or step == cfg.steps:
-            save_checkpoint(context, step, engine, {"totals": totals, "metrics": metrics})
-        if stop:
-            raise Interrupted(f"stopped after step {step} of {cfg.steps}")
+        metrics = loss_step(engine, everyone[context.rank :: context.world_size], cfg, rate)
+        return metrics | {"train/learning_rate": rate}, first
+
+    metrics = run_steps(engine, cfg, context, one_step, TOTALS)
     save_trained(engine, base, cfg, context)
-    return metrics | totals | {"train/steps": float(step)} | _data_metrics(sources)
+    return metrics | _data_metrics(sources)
 
 
 def _look_at_first_step(
@@ -124,12 +109,6 @@ def supervised_batches(policy: Policy, examples: list[Example], cfg: SupervisedS
         else:
             batches.append(pad_batch(ids, masks, policy.pad_id, policy.device))
     return batches
-
-
-def _log(context: Context, cfg: SupervisedStageConfig, step: int, metrics: Metrics, seconds: float) -> None:
-    clock = {"time/step_seconds": seconds, "time/tokens_per_second": metrics["train/tokens"] / seconds}
-    context.log(step, metrics | clock)
-    context.progress(step, cfg.steps, loss=metrics["train/loss"], tokens_per_second=clock["time/tokens_per_second"])
 
 
 def _data_metrics(sources: list[Source]) -> Metrics:
