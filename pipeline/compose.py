@@ -118,8 +118,9 @@ def pinned(group: str, name: str | None, field: str) -> Any:
 
 def as_model(name: str | None, field: str, *, _root_: DictConfig) -> Any:
     """A field of the root's `model` for a student of the same name; another student has its own."""
-    nothing: dict[str, Any] = {"trust_remote_code": False, "facts": {}}
-    return _root_.model[field] if _root_.model.name_or_path == name else nothing.get(field)
+    if _root_.model.name_or_path == name:
+        return _root_.model[field]
+    return False if field == "trust_remote_code" else pinned("model", name, field)
 
 
 def job_folder(identity: str) -> str:

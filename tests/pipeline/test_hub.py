@@ -137,6 +137,8 @@ def test_names_that_a_yaml_of_the_project_has_are_pinned_by_it(no_network: None,
     assert data("data=hub", "data.name=openai/gsm8k", "data.subset=socratic").subset == "socratic"
     qwen = make_plan(config(tmp_path, "model=hf", "model.name_or_path=Qwen/Qwen3-0.6B-Base")).stage("base")
     assert qwen.cfg.model == make_plan(config(tmp_path, "model=qwen3_0_6b")).stage("base").cfg.model
+    student = make_plan(config(tmp_path, "student=hf", "student.name_or_path=Qwen/Qwen3-0.6B-Base"))
+    assert student.stage("student_base").cfg.model == qwen.cfg.model
 
 
 def test_another_student_has_a_revision_of_its_own(server: FakeHub, tmp_path: Path) -> None:
