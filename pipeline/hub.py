@@ -14,7 +14,6 @@ import fcntl
 import functools
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,24 +110,22 @@ def ask(wanted: Repository) -> str | Fault:
         return Fault("", problem, f"write its commit (40 digits), or name a folder: {download} --local-dir FOLDER")
 
 
-def pin(config: Any, revisions: Revisions) -> Iterator[Fault]:
-    """Fill in the commit of every name of the hub in a config that has none; what cannot be filled in are faults,
-    under the key of its `revision`. A name that is a folder here is none of the hub's."""
-    for key, node, kind, name in _names(config, ""):
-        found = revisions.of(Repository(kind, name, node.revision))
-        if isinstance(found, Fault):
-            yield dataclasses.replace(found, key=f"{key}revision")
-        else:
-            node.revision = found
-
-
-def _names(config: Any, prefix: str) -> Iterator[tuple[str, Any, str, str]]:
-    """(key of the node, node, kind of repository, name) of the fields that `hub_name` declares."""
+def pin(config: Any, revisions: Revisions) -> tuple[Any, list[Fault]]:
+    """The same config with the commit of every name of the hub that has none, and faults where it cannot be told, under
+    the key of its `revision`. A name that is a folder here is none of the hub's."""
+    changed: dict[str, Any] = {}
+    faults = []
     for item in dataclasses.fields(config):
         value = getattr(config, item.name)
         if dataclasses.is_dataclass(value):
-            yield from _names(value, f"{prefix}{item.name}.")
-        elif isinstance(value, str) and "hub" in item.metadata:
+            inside, more = pin(value, revisions)
+            faults += [dataclasses.replace(fault, key=f"{item.name}.{fault.key}") for fault in more]
+            changed |= {item.name: inside} if inside is not value else {}
+        elif isinstance(value, str) and "hub" in item.metadata and NAME.fullmatch(value) and not Path(value).exists():
             kind, source = item.metadata["hub"]
-            if config.source == source and NAME.fullmatch(value) and not Path(value).exists():
-                yield prefix, config, kind, value
+            found = revisions.of(Repository(kind, value, config.revision)) if config.source == source else None
+            if isinstance(found, Fault):
+                faults.append(dataclasses.replace(found, key="revision"))
+            elif found and found != config.revision:
+                changed["revision"] = found
+    return (dataclasses.replace(config, **changed) if changed else config), faults

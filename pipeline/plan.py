@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import Fault, Outline
-from pipeline.checks import as_written, config_faults, inert_knobs, machine_faults, run_faults, store_faults
+from pipeline.checks import SHARED, as_written, config_faults, inert_knobs, machine_faults, run_faults, store_faults
 from pipeline.config import LauncherConfig, RunConfig, StageConfig
 from pipeline.fingerprint import fingerprint
 from pipeline.hub import Revisions, pin
@@ -37,10 +37,10 @@ MOST_PARALLEL = 2  # stages side by side, where the launcher does not say
 
 
 def make_plan(cfg: RunConfig, overrides: list[str] | None = None) -> Plan:
-    """Order, check, name and look up every stage. Raises Refused with all faults; writes nothing."""
+    """Order, check, name and look up every stage. Raises Refused with all faults."""
     store = Path(cfg.output_dir) / "store"
     digests, revisions = Digests.of_store(store), Revisions.of_store(store, remember=not cfg.dry_run)
-    not_pinned = pin_names(cfg, revisions)
+    cfg, not_pinned = pinned(cfg, revisions)
     stages = with_evaluations(cfg)
     wiring = wire(stages, digests, revisions)
     faults = [*run_faults(cfg, list(stages)), *not_pinned, *wiring.faults]
@@ -67,15 +67,15 @@ def make_plan(cfg: RunConfig, overrides: list[str] | None = None) -> Plan:
     return plan
 
 
-def pin_names(cfg: RunConfig, revisions: Revisions) -> list[Fault]:
-    """Fill in the commits of hub names, in every stage and in what the stages have from the root."""
-    faults = []
+def pinned(cfg: RunConfig, revisions: Revisions) -> tuple[RunConfig, list[Fault]]:
+    """The same with a commit for every name of the hub, in the stages and in what they have from the root."""
+    stages, faults = {}, []
     for name, stage in cfg.stages.items():
-        faults += [as_written(name, stage, fault, cfg) for fault in pin(stage, revisions)]
-    for root in (cfg.model, cfg.student, cfg.data, cfg.general_data):
-        if root is not None:
-            list(pin(root, revisions))  # the faults of those that a stage reads are there already
-    return faults
+        stages[name], found = pin(stage, revisions)
+        faults += [as_written(name, stage, fault, cfg) for fault in found]
+    shared = {root: getattr(cfg, root) for root in SHARED}  # whose faults are there already where a stage reads them
+    roots = {root: pin(node, revisions)[0] for root, node in shared.items() if node is not None}
+    return dataclasses.replace(cfg, stages=stages, **roots), faults
 
 
 def with_evaluations(cfg: RunConfig) -> dict[str, StageConfig]:
