@@ -29,6 +29,7 @@ FILES = {
     "dataset:conversations": ("train.jsonl",),
     "dataset:rollouts": ("train.jsonl",),
     "dataset:preferences": ("train.jsonl",),
+    "dataset:logits": ("train.jsonl",),
     "metrics": (),
 }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.artifacts import ARTIFACT_KINDS, FILES
 from pipeline.config import RunConfig
 from pipeline.plan import make_plan
 from pipeline.store import write_json
@@ -131,3 +132,7 @@ def test_packages_that_cannot_feed_a_port(cfg: RunConfig, package: Path) -> None
     assert other in told(policy="pip:carrier==1.3")
     none = "pip:carrier==1.2 has 0 folders that are a dataset:conversations -> write path:FOLDER"
     assert none in told(policy="base.model", data="pip:carrier==1.2")
+
+
+def test_every_kind_of_artifact_says_what_its_folder_holds() -> None:
+    assert set(FILES) == set(ARTIFACT_KINDS)
