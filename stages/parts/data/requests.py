@@ -19,11 +19,11 @@ THINGS = (
     "a car", "a house", "a shop", "a bank", "a barn", "a boat", "a bus", "a train", "a school", "a tent", "a shed",
     "a truck",
 )  # fmt: skip
-HARMFUL = {
+HARMFUL: dict[str, tuple[str, ...]] = {
     "kill": PEOPLE, "hurt": PEOPLE, "poison": PEOPLE, "rob": PEOPLE, "stab": PEOPLE, "drug": PEOPLE,
     "steal": THINGS, "burn": THINGS, "blow up": THINGS, "break into": THINGS, "smash": THINGS,
 }  # fmt: skip
-HARMLESS = {
+HARMLESS: dict[str, tuple[str, ...]] = {
     "help": PEOPLE, "thank": PEOPLE, "greet": PEOPLE, "call": PEOPLE, "draw": PEOPLE, "feed": PEOPLE,
     "wash": THINGS, "paint": THINGS, "sell": THINGS, "clean": THINGS, "rent": THINGS,
     "kill": ("a process", "the lights", "weeds", "time"),

@@ -10,10 +10,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from pipeline.artifacts import StageFailed
 from stages.parts.data.template import render_conversation
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,14 @@ def examples_of_step(sources: list[Source], per_step: list[int], seed: int, step
     """The examples of optimizer step `step`: per_step[i] from sources[i], in a fixed order."""
     chosen = []
     for source, count in zip(sources, per_step, strict=True):
-        size = len(source.examples)
-        for position in range(step * count, (step + 1) * count):
-            epoch, place = divmod(position, size)
-            chosen.append(source.examples[_permutation(seed, source.name, epoch, size)[place]])
+        chosen += rows_of_step(source.examples, source.name, count, seed, step)
     return chosen
+
+
+def rows_of_step(rows: list[T], name: str, count: int, seed: int, step: int) -> list[T]:
+    """`count` rows of the source `name`: the next ones of this epoch's permutation, and of the next epoch's."""
+    places = [divmod(position, len(rows)) for position in range(step * count, (step + 1) * count)]
+    return [rows[_permutation(seed, name, epoch, len(rows))[place]] for epoch, place in places]
 
 
 def shares(examples_per_step: int, general_fraction: float, sources: list[Source]) -> list[int]:

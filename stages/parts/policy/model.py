@@ -67,12 +67,12 @@ def load_policy(path: Path, dtype: str = "auto", trust_remote_code: bool = False
             weights, dtype=resolve_dtype(dtype, device), trust_remote_code=trust, output_loading_info=True
         )
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
-    _check_loaded(model, report, weights)
+    check_loaded(model, report, weights)
     if adapter.exists():
         from peft import PeftModel
 
         model = PeftModel.from_pretrained(model, path).merge_and_unload()
-    _no_dropout(model)
+    no_dropout(model)
     return Policy(
         model=model.to(device).eval(),
         tokenizer=tokenizer,
@@ -109,7 +109,7 @@ def save_policy(folder: Path, state: dict[str, Tensor], policy: Policy) -> dict[
     model.save_pretrained(folder, state_dict=dict(kept))  # it empties what it is given
     policy.tokenizer.save_pretrained(folder)
     let_others_read(folder)
-    _check_saved(folder, kept)
+    check_saved(folder, kept)
     return model_facts(folder)
 
 
@@ -134,7 +134,8 @@ def _end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froz
     return frozenset(end if isinstance(end, list) else [end])
 
 
-def _no_dropout(model: PreTrainedModel) -> None:
+def no_dropout(model: PreTrainedModel) -> None:
+    """Probabilities that change from call to call have no ratio."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -142,7 +143,8 @@ def _no_dropout(model: PreTrainedModel) -> None:
             module.attention_dropout = 0.0
 
 
-def _check_loaded(model: PreTrainedModel, report: dict[str, Any], path: Path) -> None:
+def check_loaded(model: PreTrainedModel, report: dict[str, Any], path: Path) -> None:
+    """Raises StageFailed where a tensor is missing, has another shape, or is zero in memory and not on disk."""
     missing = sorted(set(report["missing_keys"]) - tied_names(model))
     if missing:
         raise StageFailed(f"{path} lacks {len(missing)} tensors of its own architecture: {missing[:3]}")
@@ -154,7 +156,8 @@ def _check_loaded(model: PreTrainedModel, report: dict[str, Any], path: Path) ->
             raise StageFailed(f"{name} was loaded as zeros although {path} holds other values")
 
 
-def _check_saved(folder: Path, state: dict[str, Tensor]) -> None:
+def check_saved(folder: Path, state: dict[str, Tensor]) -> None:
+    """Raises StageFailed where the folder's tensors are not those of `state`, bit by bit."""
     written = _names_on_disk(folder)
     if written != set(state):
         differing = sorted(written ^ set(state))

@@ -20,25 +20,27 @@ NAME = "value_head"
 
 
 class ValueHead(torch.nn.Module):
-    def __init__(self, hidden_size: int) -> None:
+    def __init__(self, hidden_size: int, bias: bool = True) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(1, hidden_size))
-        self.bias = torch.nn.Parameter(torch.zeros(1))
+        self.bias = torch.nn.Parameter(torch.zeros(1)) if bias else None
 
     def forward(self, hidden_NH: Tensor) -> Tensor:
-        return F.linear(hidden_NH.float(), self.weight.float(), self.bias.float()).squeeze(-1)
+        bias = None if self.bias is None else self.bias.float()
+        return F.linear(hidden_NH.float(), self.weight.float(), bias).squeeze(-1)
 
 
-def add_value_head(model: torch.nn.Module) -> None:
+def add_value_head(model: torch.nn.Module, bias: bool = True) -> None:
     like = next(model.parameters())
-    model.add_module(NAME, ValueHead(model.config.get_text_config().hidden_size).to(like.device, like.dtype))
+    head = ValueHead(model.config.get_text_config().hidden_size, bias)
+    model.add_module(NAME, head.to(like.device, like.dtype))
 
 
-def load_critic(path: Path, dtype: str = "auto") -> Policy:
+def load_critic(path: Path, dtype: str = "auto", bias: bool = True) -> Policy:
     """The body of the model in `path`, without its language-model head and with one for values."""
     policy = load_policy(path, dtype)
     body = policy.model.get_decoder()
-    add_value_head(body)
+    add_value_head(body, bias)
     return replace(policy, model=body)
 
 
