@@ -12,6 +12,7 @@ Exit 1 where training could not learn what it should, 2 where there is nothing t
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -134,7 +135,8 @@ def show_rows(console: Console, rows: list[Row], weights: list[list[float]], tok
         for row, row_weights in zip(rows, weights, strict=True)
     ]
     strongest = max((push for row in pushes for push in row), default=0.0) or 1.0
-    for place, row in enumerate(rows[:shown]):
+    for place in telling(rows, weights, shown):
+        row = rows[place]
         learns = row.learns
         advantage = "" if row.advantages is None or not learns else f", advantage {row.advantages[learns[-1]]:+.3f}"
         weight = weights[place][learns[-1]] if learns else 0.0
@@ -154,6 +156,15 @@ def show_rows(console: Console, rows: list[Row], weights: list[list[float]], tok
             light = 0.55 + 0.45 * pushes[place][t] / strongest
             text.append(tokenizer.decode([token]), style=shade(COLOURS[sign], light if sign else 1.0))
         console.print(text + ("⟧" if previous and not console.is_terminal else ""), "\n")
+
+
+def telling(rows: list[Row], weights: list[list[float]], shown: int) -> list[int]:
+    """Which rows to show: by turns one that is pushed up, one down, one not at all; a group's rows are often alike."""
+    kinds: dict[str, list[int]] = {sign: [] for sign in ("+", "-", "0", "")}
+    for place, row in enumerate(rows):
+        kinds[sign_of(row, row.learns[-1], weights[place][row.learns[-1]]) if row.learns else ""].append(place)
+    turns = itertools.zip_longest(*kinds.values())
+    return sorted([place for turn in turns for place in turn if place is not None][:shown])
 
 
 def sign_of(row: Row, t: int, weight: float) -> str:

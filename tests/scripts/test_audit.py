@@ -37,6 +37,11 @@ def test_tokens_stand_where_the_loss_sees_them(monkeypatch, capsys):
     assert "advantage -0.500" in out and "3 of 3 rows" in out
 
 
+def test_rows_of_every_kind_are_shown_first(monkeypatch, capsys):
+    _, out = run(monkeypatch, capsys, rows_of([0.0, 0.0, 1.0, 1.0, -1.0]))
+    assert [line.split(":")[0] for line in out.splitlines() if line.startswith("row")] == ["row 2", "row 4"]
+
+
 def test_what_could_not_be_learned_exits_1(monkeypatch, capsys):
     rows = rows_of([1.0, -1.0])
     for row in rows:
@@ -66,9 +71,12 @@ def test_what_cannot_be_looked_at_exits_2(monkeypatch, capsys, tmp_path, argumen
 
 
 @pytest.mark.slow
-def test_a_real_stage(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(
-        sys, "argv", ["audit.py", "--stage", "cold_start", "experiment=smoke", f"output_dir={tmp_path}"]
-    )
-    assert script.main() == 0
-    assert "verdict: ok" in capsys.readouterr().out
+def test_real_stages(monkeypatch, capsys, tmp_path):
+    """A supervised one and one that samples; what comes before them is made once."""
+    for stage in ("cold_start", "reasoning_rl"):
+        arguments = ["audit.py", "--stage", stage, "experiment=smoke", f"output_dir={tmp_path}"]
+        monkeypatch.setattr(sys, "argv", arguments)
+        assert script.main() == 0
+        out = capsys.readouterr().out
+        assert "verdict: ok" in out and "⟦+" in out and f"{stage}: 32 rows" in out
+    assert "⟦-" in out and "advantage -" in out
