@@ -13,6 +13,7 @@ from typing import Any
 from pipeline.artifacts import Artifact, Interrupted
 from pipeline.tracking import Context, Metrics
 from stages.parts.experience.collect import Experience, collect
+from stages.parts.experience.empty_steps import empty_so_far, tell_empty_steps
 from stages.parts.experience.first_step import look_at_first_rollout
 from stages.parts.experience.monitors import (
     check_sync,
@@ -82,6 +83,7 @@ def run(cfg: PPOConfig, inputs: dict[str, Artifact], context: Context) -> Metric
         progress.latest |= metrics
         show_progress(progress.latest, progress.step, cfg, context)
         _after_update(progress, learners, cfg, context)
+    tell_empty_steps(progress.latest, cfg, context)
     state = without_value_head(engine.full_state())
     if engine.sharded:
         sampler.load_weights(state)
@@ -122,7 +124,7 @@ def _one_update(progress: Progress, learners: Learners, cfg: PPOConfig) -> Metri
         check_sync(metrics, cfg)
     progress.step += 1
     progress.position += 1
-    return metrics | {"train/learning_rate": rate}
+    return metrics | {"train/learning_rate": rate} | empty_so_far(progress.latest, metrics)
 
 
 def _after_update(progress: Progress, learners: Learners, cfg: PPOConfig, context: Context) -> None:

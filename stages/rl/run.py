@@ -16,6 +16,7 @@ from torch import Tensor
 from pipeline.artifacts import Artifact, Interrupted
 from pipeline.tracking import Context, Metrics
 from stages.parts.experience.collect import Experience, collect
+from stages.parts.experience.empty_steps import empty_so_far, tell_empty_steps
 from stages.parts.experience.first_step import look_at_first_rollout
 from stages.parts.experience.monitors import (
     check_sync,
@@ -85,6 +86,7 @@ def run(cfg: RLConfig, inputs: dict[str, Artifact], context: Context) -> Metrics
         progress.latest |= metrics
         show_progress(progress.latest, progress.step, cfg, context)
         _after_update(progress, engine, reference, cfg, context)
+    tell_empty_steps(progress.latest, cfg, context)
     if engine.sharded:
         sampler.load_weights(engine.full_state())
     progress.latest |= heldout_metrics(sampler, policy, heldout, cfg, context, progress.step)
@@ -106,7 +108,7 @@ def _one_update(progress: Progress, engine: TrainEngine, cfg: RLConfig, context:
         check_sync(metrics, cfg)
     progress.step += 1
     progress.position += 1
-    return metrics | {"train/learning_rate": rate}
+    return metrics | {"train/learning_rate": rate} | empty_so_far(progress.latest, metrics)
 
 
 def _after_update(

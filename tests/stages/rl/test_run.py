@@ -107,14 +107,35 @@ def test_the_update_does_not_depend_on_the_microbatch(inputs, tmp_path):
         assert small["train/grad_norm"] == pytest.approx(large["train/grad_norm"], rel=1e-4)
 
 
-def test_a_rollout_of_constant_groups_is_survived_and_counted(inputs, tmp_path):
-    never = RewardConfig(accuracy=0.0, format=1.0)  # a random model never closes a think block
-    for choice in ("keep", "drop", "resample"):
-        algorithm = replace(ALGORITHM, zero_variance=choice, max_resample_rounds=1)
-        run(replace(CONFIG, reward=never, algorithm=algorithm), inputs, context(tmp_path / choice))
-        lines = records(tmp_path / choice)
-        assert len(lines) == 4
-        assert all(line["train/empty_step"] == (0.0 if choice == "keep" else 1.0) for line in lines)
+NEVER = RewardConfig(accuracy=0.0, format=1.0)  # a random model never closes a think block: all groups are constant
+
+
+@pytest.mark.parametrize("choice", ["drop", "resample"])
+def test_a_stage_of_constant_groups_alone_has_failed(choice, inputs, tmp_path):
+    """Every step is survived; in the end nothing was trained, and no model is handed on as if it were."""
+    algorithm = replace(ALGORITHM, zero_variance=choice, max_resample_rounds=1)
+    with pytest.raises(StageFailed, match="none of 4 steps had anything to train on"):
+        run(replace(CONFIG, reward=NEVER, algorithm=algorithm), inputs, context(tmp_path))
+    lines = records(tmp_path)
+    assert [line["train/empty_step"] for line in lines] == [1.0] * 4
+    assert [line["train/empty_steps"] for line in lines] == [1.0, 2.0, 3.0, 4.0]
+    assert not (tmp_path / "model").exists()
+
+
+def test_kept_constant_groups_train_their_kl(inputs, tmp_path):
+    run(replace(CONFIG, reward=NEVER), inputs, context(tmp_path))
+    assert [line["train/empty_step"] for line in records(tmp_path)] == [0.0] * 4
+
+
+def test_empty_steps_beside_others_are_survived_and_counted(inputs, tmp_path):
+    """Groups of two with a tenth of the answers right: most are constant."""
+    algorithm = replace(ALGORITHM, zero_variance="drop")
+    cfg = replace(CONFIG, G=2, prompts_per_step=1, steps=8, algorithm=algorithm)
+    metrics = run(cfg, inputs, context(tmp_path))
+    lines = records(tmp_path)
+    empty = sum(line["train/empty_step"] for line in lines)
+    assert 0 < empty < 8 and metrics["train/empty_steps"] == empty
+    assert f"{empty:.0f} of 8 steps had nothing to train on" in (tmp_path / "notes.jsonl").read_text()
 
 
 def test_steps_are_supervised_where_the_config_says_so(inputs, tmp_path):
