@@ -26,12 +26,19 @@ from pipeline.messages import Refused
 from pipeline.tracking import Metrics
 from stages.base_model.config import BaseModelConfig, ModelConfig
 from stages.base_model.scratch import new_policy
+from stages.distill.config import DistillConfig
+from stages.distill.soft import soft_step
+from stages.on_policy_distill.config import OnPolicyDistillConfig
+from stages.on_policy_distill.update import readings_of
+from stages.on_policy_distill.update import update as update_on_policy
 from stages.parts.experience.collect import Row
 from stages.parts.experience.config import ExperienceConfig
 from stages.parts.policy.config import SupervisedStageConfig, TrainedStageConfig
 from stages.parts.policy.examples import Example
 from stages.parts.policy.invariance import Difference, Task, all_splits, compare
 from stages.parts.policy.model import Policy, load_policy
+from stages.parts.policy.reference import frozen
+from stages.parts.policy.soft_targets import OnlineTargets, real_vocabulary
 from stages.parts.policy.supervised import supervised_step
 from stages.parts.policy.train_engine import TrainEngine
 from stages.parts.policy.value_head import add_value_head
@@ -69,14 +76,17 @@ def main() -> int:
 
 def task_of(cfg: RunConfig, name: str) -> Task:
     """The stage's own update. Raises ValueError for a stage that trains nothing."""
-    stage = cfg.stages.get(name)
-    if not isinstance(stage, SupervisedStageConfig | RLConfig | PPOConfig):
-        kinds = SupervisedStageConfig | RLConfig | PPOConfig
+    stage, kinds = cfg.stages.get(name), SupervisedStageConfig | RLConfig | PPOConfig | OnPolicyDistillConfig
+    if not isinstance(stage, kinds):
         known = [key for key, value in cfg.stages.items() if isinstance(value, kinds)]
         raise ValueError(f"--stage {name}: not a stage that is checked here; write one of {', '.join(known)}")
     make = partial(make_policy, base_of(cfg, name), cfg.seed)
     if isinstance(stage, PPOConfig):  # both losses through one model, whichever critic the stage has
         return Task(stage, partial(with_value_head, make), ppo_step)
+    if isinstance(stage, OnPolicyDistillConfig):
+        return Task(stage, make, partial(on_policy_step, base_of(cfg, name)))
+    if isinstance(stage, DistillConfig) and stage.is_soft:
+        return Task(stage, make, partial(soft_part, base_of(cfg, name)))
     return Task(stage, make, rl_step if isinstance(stage, RLConfig) else supervised_part)
 
 
@@ -106,11 +116,35 @@ def with_value_head(make: Callable[[TrainedStageConfig], Policy], cfg: TrainedSt
 def supervised_part(
     engine: TrainEngine, cfg: SupervisedStageConfig, step: int, rate: float, rank: int, ranks: int
 ) -> Metrics:
-    examples = []
-    for index in range(3 * GROUPS):
-        ids, prompt = made_up_sequence(engine.policy, step, index)
-        examples.append(Example(ids, [place >= prompt for place in range(len(ids))]))
-    return supervised_step(engine, examples[rank::ranks], cfg, rate)
+    return supervised_step(engine, made_up_examples(engine.policy, step)[rank::ranks], cfg, rate)
+
+
+def soft_part(
+    base: ModelConfig, engine: TrainEngine, cfg: DistillConfig, step: int, rate: float, rank: int, ranks: int
+) -> Metrics:
+    examples = made_up_examples(engine.policy, step)[rank::ranks]
+    return soft_step(engine, examples, cfg, rate, teacher_of(base, engine, cfg))
+
+
+def on_policy_step(
+    base: ModelConfig, engine: TrainEngine, cfg: OnPolicyDistillConfig, step: int, rate: float, rank: int, ranks: int
+) -> Metrics:
+    rows = [made_up_row(engine.policy, cfg, step, group, 0) for group in range(GROUPS)]
+    readings = readings_of(rows, made_up_examples(engine.policy, step))
+    return update_on_policy(readings[rank::ranks], engine, teacher_of(base, engine, cfg), cfg, rate)
+
+
+def teacher_of(base: ModelConfig, engine: TrainEngine, cfg: TrainedStageConfig) -> OnlineTargets:
+    """The student's own architecture with other weights, in pieces where the stage's engine has it so."""
+    policy = make_policy(base, cfg.seed + 1, cfg)
+    policy.model.get_input_embeddings().weight.data.mul_(1.5)  # a pretrained one would be the student itself
+    vocabulary = real_vocabulary(engine.policy, policy)
+    return OnlineTargets(frozen(policy, cfg, is_teacher=True), vocabulary)
+
+
+def made_up_examples(policy: Policy, step: int) -> list[Example]:
+    made = [made_up_sequence(policy, step, index) for index in range(3 * GROUPS)]
+    return [Example(ids, [place >= prompt for place in range(len(ids))]) for ids, prompt in made]
 
 
 def rl_step(engine: TrainEngine, cfg: RLConfig, step: int, rate: float, rank: int, ranks: int) -> Metrics:
