@@ -8,6 +8,7 @@ from pipeline.report.capability import behaviours, capability
 from pipeline.report.chain import chain
 from pipeline.report.critic import critic
 from pipeline.report.curves import curves
+from pipeline.report.distillation import distillation
 from pipeline.report.emergence import emergence, length_bias, questions
 from pipeline.report.load import RunView, StageView
 from pipeline.report.page import block, chip, count, details, duration, number, percent, section, table, text
@@ -23,6 +24,7 @@ def all_sections(run: RunView) -> str:
         section("The chain", chain(run), "Each stage reads what the lines lead to: solid a model, dashed data."),
         capability(run),
         critic(run),
+        distillation(run),
         siblings(run),
         emergence(run),
         questions(run),

@@ -51,6 +51,7 @@ def run(cfg: SampleConfig, inputs: dict[str, Artifact], context: Context) -> Met
     place = {problem.id: index for index, problem in enumerate(problems)}
     judged = sorted(gather_objects(judged), key=lambda entry: place[entry["ledger"]["problem_id"]])
     metrics = ledger_metrics([entry["ledger"] for entry in judged], reasons(cfg))
+    metrics["sampled/tokens"] = float(sum(entry["tokens"] for entry in judged))  # what the data cost its teacher
     _check(metrics, len(problems) * cfg.samples, reasons(cfg))
     _write([row for entry in judged for row in entry["kept"]], judged, metrics, cfg, context)
     return metrics
@@ -65,7 +66,7 @@ def _problems(cfg: SampleConfig, folder: Path) -> list[Problem]:
 
 
 def _judged(group: RolloutGroup, cfg: SampleConfig, tokenizer: Any) -> dict[str, Any]:
-    """A group's kept conversations, its line of the ledger, and its first response of every verdict."""
+    """A group's kept conversations, its line of the ledger, its first response of every verdict, and its tokens."""
     verdicts = judge_group(group, cfg, tokenizer)
     shown: dict[str, dict[str, Any]] = {}
     for rollout, verdict in zip(group.rollouts, verdicts, strict=True):
@@ -78,7 +79,8 @@ def _judged(group: RolloutGroup, cfg: SampleConfig, tokenizer: Any) -> dict[str,
             verdict, {"problem_id": group.problem.id, "suite": group.problem.suite, "verdict": verdict} | text
         )
     kept = [conversation(group, rollout) for rollout, v in zip(group.rollouts, verdicts, strict=True) if v == KEPT]
-    return {"kept": kept, "ledger": ledger_row(group, verdicts, reasons(cfg)), "shown": shown}
+    tokens = sum(len(rollout.response_ids) for rollout in group.rollouts)
+    return {"kept": kept, "ledger": ledger_row(group, verdicts, reasons(cfg)), "shown": shown, "tokens": tokens}
 
 
 def _check(metrics: Metrics, sampled: int, names: tuple[str, ...]) -> None:

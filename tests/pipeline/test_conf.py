@@ -102,6 +102,45 @@ def test_length_bias_differs_in_the_reduction_alone() -> None:
     assert one == other
 
 
+WAYS = ("cold_start_sft", "output_distillation", "logit_distillation", "on_policy_distillation")
+
+
+@pytest.mark.parametrize("choice", [(), ("experiment=smoke",), ("model=qwen3_0_6b",)])
+def test_every_way_of_the_distillation_study_sees_as_many_sequences(choice: tuple[str, ...]) -> None:
+    """One student, one teacher; RL samples fewer prompts a step, each G times."""
+    stages = config("pipeline=distillation_study", *choice).stages
+
+    def sequences(name: str) -> int:
+        stage = stages[name]
+        a_step = stage.examples_per_step if stage.kind == "distill" else stage.prompts_per_step * stage.G
+        return stage.steps * a_step
+
+    budget = sequences("output_distillation")
+    assert {name: sequences(name) for name in (*WAYS, "student_rl")} == dict.fromkeys((*WAYS, "student_rl"), budget)
+    assert sequences("off_policy") == sequences("off_then_on_policy") == budget / 2
+    assert {stages[name].inputs["student"] for name in (*WAYS, "off_policy")} == {"student_base.model"}
+    assert stages["student_rl"].inputs["policy"] == "student_base.model"
+    assert stages["off_then_on_policy"].inputs["student"] == "off_policy.model"
+    teachers = {stage.inputs["teacher"] for stage in stages.values() if stage.inputs.get("teacher")}
+    assert teachers == {"reasoning_rl.model"}
+    assert not stages["output_distillation"].is_soft and stages["logit_distillation"].is_soft
+    measured = {stage.inputs["student"] for stage in stages.values() if stage.kind == "exposure_bias"}
+    assert measured == {f"{name}.model" for name in (*WAYS, "off_then_on_policy", "student_rl")}
+
+
+def test_the_distillation_study_shares_what_it_can_with_r1_style(tmp_path: Path) -> None:
+    study, r1 = (
+        {
+            stage.name: stage.fingerprint
+            for stage in make_plan(config(f"pipeline={name}", f"output_dir={tmp_path}")).stages
+        }
+        for name in ("distillation_study", "r1_style")
+    )
+    for name in ("problems", "base", "cold_start", "reasoning_rl", "rejection_sampling", "student_base"):
+        assert study[name] == r1[name], name
+    assert study["cold_start_sft"] == r1["distillation_control"]
+
+
 @pytest.mark.parametrize("paper", ["dapo", "dr_grpo", "gspo"])
 def test_experiments_of_papers_compose_with_smoke_in_any_order(paper: str) -> None:
     one, other = config(f"experiment=[{paper},smoke]"), config(f"experiment=[smoke,{paper}]")

@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from scripts.check_invariance import main, make_policy, rl_step
+from pipeline.compose import compose
+from scripts.check_invariance import main, make_policy, rl_step, task_of
 from stages.base_model.config import ModelConfig
 from stages.parts.losses.config import AlgorithmConfig
 from stages.parts.policy.config import OptimizerConfig
@@ -42,6 +43,13 @@ def rl_task(algorithm: AlgorithmConfig, **settings) -> Task:
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda row: f"{row.name}-{row.reduction}-{row.beta}")
 def test_no_split_changes_an_rl_update(algorithm):
     for difference in compare(rl_task(algorithm), SPLITS):
+        assert difference.agrees, difference
+
+
+@pytest.mark.parametrize("stage", ["logit_distillation", "on_policy_distillation"])
+def test_no_split_changes_an_update_of_distillation(stage):
+    small = ["student.hidden_size=32", "student.layers=1", "student.intermediate_size=64"]
+    for difference in compare(task_of(compose(["pipeline=distillation_study", *small]), stage), SPLITS):
         assert difference.agrees, difference
 
 

@@ -33,6 +33,7 @@ def test_kept_and_ledger(inputs, tmp_path):
     assert metrics["ledger/sampled"] == 5 * 6
     assert metrics["ledger/kept"] + sum(metrics[f"ledger/{reason}"] for reason in REASONS) == 30
     assert metrics["ledger/kept"] >= 4 and metrics["ledger/duplicate"] > 0 and metrics["ledger/wrong"] >= 5
+    assert 30 < metrics["sampled/tokens"] <= 30 * 40
     kept = load_conversations(tmp_path / "kept")
     assert len(kept) == metrics["ledger/kept"] == context.facts["kept"]["rows"]
     assert all(row["messages"][-1]["content"].startswith("<think>") for row in kept)
