@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -80,12 +81,15 @@ def heldout_metrics(
         shard,
         lambda answered: None,
     )
-    rows = gather_objects(response_rows(groups))
+    surprises = [-sum(rollout.sampler_logps) for group in groups for rollout in group.rollouts]
+    mine = [row | {"surprise": nats} for row, nats in zip(response_rows(groups), surprises, strict=True)]
+    rows = gather_objects(mine)
     rows.sort(key=lambda row: (row["problem_id"], row["sample_index"]))  # whatever the ranks, sums have one order
     metrics: Metrics = {}
     for suite in sorted({row["suite"] for row in rows}):
         mine = [row for row in rows if row["suite"] == suite]
         numbers = {"reward": _mean(row["score"] for row in mine if row["score"] is not None), **response_means(mine)}
+        numbers |= _heldout_groups(mine)
         results = problem_results(mine)
         for k in (1, 2, 4, 8):
             reached = [pass_at_k(result["n"], result["c"], k) for result in results if result["n"] >= k]
@@ -93,6 +97,22 @@ def heldout_metrics(
                 numbers[f"pass@{k}"] = _mean(reached)
         metrics |= {f"heldout/{suite}/{name}": value for name, value in numbers.items()}
     return metrics
+
+
+def _heldout_groups(rows: list[dict[str, Any]]) -> Metrics:
+    """As of the groups of a rollout. entropy: -log p of sampled tokens, whose mean is the entropy, nats a token."""
+    judged = [row for row in rows if row["score"] is not None]
+    scores: dict[str, list[float]] = defaultdict(list)
+    right: dict[str, list[bool]] = defaultdict(list)
+    for row in judged:
+        scores[row["problem_id"]].append(row["score"])
+        right[row["problem_id"]].append(row["right"])
+    return {
+        "within_group_std": _mean(float(np.std(values)) for values in scores.values()),
+        "all_right": _mean(all(values) for values in right.values()),
+        "all_wrong": _mean(not any(values) for values in right.values()),
+        "entropy": sum(row["surprise"] for row in rows) / max(sum(row["tokens"] for row in rows), 1),
+    }
 
 
 def sample_rows(rows: list[Row], n: int) -> list[dict[str, object]]:

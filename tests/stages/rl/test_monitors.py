@@ -37,9 +37,14 @@ def test_held_out_problems_are_of_every_suite(inputs) -> None:
 def test_everything_to_watch_is_there_on_held_out_problems(inputs, tmp_path) -> None:
     run(CFG, inputs, context(tmp_path))
     first, *_ = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    behaviour = ("reward", "length", "truncated", "format", "language", "reasoned", "reflection")
+    behaviour = ("reward", "length", "length_wrong", "truncated", "format", "language", "reasoned", "reflection")
+    of_groups = ("within_group_std", "all_right", "all_wrong", "entropy")
     for suite in ("reasoning", "general"):
-        for name in (*behaviour, "pass@1", "pass@2", "pass@4"):
+        for name in (*behaviour, *of_groups, "pass@1", "pass@2", "pass@4"):
             assert f"heldout/{suite}/{name}" in first, name
         passed = [first[f"heldout/{suite}/pass@{k}"] for k in (1, 2, 4)]
         assert passed == sorted(passed)
+        of_none_and_all = first[f"heldout/{suite}/all_wrong"] + first[f"heldout/{suite}/pass@4"]
+        assert of_none_and_all == pytest.approx(1.0)  # four samples: a problem is all wrong or one of them is right
+    # The entropy of this rollout's policy, measured on what is trained on, beside its estimate from samples.
+    assert first["heldout/reasoning/entropy"] == pytest.approx(first["train/entropy"], rel=0.3)
