@@ -9,9 +9,12 @@ import pytest
 from rich.console import Console
 
 from scripts import audit as script
-from stages.parts.data.audit import Row
+from stages.parts.data.audit import Row, audit
 from stages.parts.data.template import render_conversation
 from stages.parts.data.tokenizer import END_IDS, build_tokenizer
+from tests.stages.digits import digit_inputs
+from tests.stages.ppo.test_run import CONFIG as ppo_config
+from tests.stages.rl.test_run import CONFIG as rl_config
 
 CONVERSATION = [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "<think>1</think>\\boxed{2}"}]
 
@@ -48,6 +51,23 @@ def test_what_could_not_be_learned_exits_1(monkeypatch, capsys):
         row.mask[-1] = False
     status, out = run(monkeypatch, capsys, rows)
     assert status == 1 and "FAULT: no row ends with a supervised end token" in out
+
+
+@pytest.mark.parametrize("kind", ["rl", "ppo"])
+def test_the_first_rollout_of_a_stage_that_samples(kind, tmp_path):
+    """Of one mini-batch, with the advantages that the stage would train on and their global weights."""
+    cfg = rl_config if kind == "rl" else ppo_config
+    stage = SimpleNamespace(kind=kind, name="reasoning_rl", cfg=cfg)
+    prepared = SimpleNamespace(stage=stage, inputs=digit_inputs(tmp_path))
+    rows, reduction, tokenizer, end_ids = script.READERS[kind](prepared)
+    assert len(rows) == cfg.prompts_per_step * cfg.G and reduction == cfg.algorithm.reduction
+    pushed = [row.advantages[row.learns[-1]] for row in rows]
+    assert min(pushed) < 0 < max(pushed)
+    weights = script.token_weights_of(rows, reduction, cfg)
+    assert sum(sum(of_row) for of_row in weights) == pytest.approx(
+        1.0
+    )  # both reductions are means
+    assert not audit(rows, tokenizer, end_ids).faults
 
 
 def test_brightness_follows_the_push():
