@@ -64,9 +64,7 @@ def test_the_first_rollout_of_a_stage_that_samples(kind, tmp_path):
     pushed = [row.advantages[row.learns[-1]] for row in rows]
     assert min(pushed) < 0 < max(pushed)
     weights = script.token_weights_of(rows, reduction, cfg)
-    assert sum(sum(of_row) for of_row in weights) == pytest.approx(
-        1.0
-    )  # both reductions are means
+    assert sum(sum(of_row) for of_row in weights) == pytest.approx(1.0)  # both reductions are means
     assert not audit(rows, tokenizer, end_ids).faults
 
 
