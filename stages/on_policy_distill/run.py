@@ -18,6 +18,7 @@ from stages.parts.data.audit import Row as AuditRow
 from stages.parts.data.audit import check_first_step
 from stages.parts.data.conversations import load_conversations
 from stages.parts.experience.collect import Experience, collect
+from stages.parts.experience.empty_steps import empty_so_far, tell_empty_steps
 from stages.parts.experience.monitors import (
     check_sync,
     heldout_metrics,
@@ -82,6 +83,7 @@ def run(cfg: OnPolicyDistillConfig, inputs: dict[str, Artifact], context: Contex
             metrics |= _look_at_first_step(readings, policy, context)
         rate = learning_rate(progress.step, cfg)
         metrics |= update(readings, engine, targets, cfg, rate) | {"train/learning_rate": rate}
+        metrics |= empty_so_far(progress.latest, metrics)
         if progress.position == 0:
             check_sync(metrics, cfg)
         metrics["time/step_seconds"] = time.monotonic() - clock
@@ -91,6 +93,7 @@ def run(cfg: OnPolicyDistillConfig, inputs: dict[str, Artifact], context: Contex
         progress.latest |= metrics
         _show(progress, cfg, context)
         _after_update(progress, engine, cfg, context)
+    tell_empty_steps(progress.latest, cfg, context)
     if engine.sharded:
         sampler.load_weights(engine.full_state())
     progress.latest |= heldout_metrics(sampler, policy, heldout, cfg, context, progress.step)

@@ -13,7 +13,7 @@ from pipeline.artifacts import Artifact, Interrupted, StageFailed
 from pipeline.tracking import Context
 from stages.on_policy_distill.run import run
 from stages.parts.policy.model import load_policy
-from tests.stages.on_policy_distill.world import CONFIG, distill_inputs, records
+from tests.stages.on_policy_distill.world import ALGORITHM, CONFIG, distill_inputs, records
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +85,13 @@ def test_a_reward_beside_the_teacher_is_learned_from(inputs, tmp_path):
     assert beside["train/own_divergence"] == pytest.approx(alone["train/own_divergence"], rel=1e-6)
     assert beside["train/grad_norm"] != alone["train/grad_norm"]
     assert "train/reward_loss" in beside and "train/reward_loss" not in alone
+
+
+def test_a_stage_that_trains_nothing_has_failed(inputs, tmp_path):
+    """Every response is cut off after a token, and what is cut off is masked."""
+    cfg = replace(CONFIG, max_response_tokens=1, algorithm=replace(ALGORITHM, mask_truncated=True))
+    with pytest.raises(StageFailed, match="none of 4 steps had anything to train on"):
+        run(cfg, inputs, context(tmp_path))
 
 
 def test_a_teacher_of_another_tokenizer_is_refused(inputs, tmp_path):
