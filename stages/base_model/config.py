@@ -134,8 +134,9 @@ def pretrained_facts(model: ModelConfig) -> dict[str, Any]:
         from stages.parts.policy.facts import model_facts
 
         return model_facts(folder) | trust
-    declared = {name: value for name, value in model.facts.items() if name in MODEL_FACTS}
-    return declared | {"tokenizer": model.name_or_path, "adapter": False} | trust
+    declared = {name: value for name, value in model.facts.items() if name in (*MODEL_FACTS, "tokenizer")}
+    # Models of one family share a tokenizer under many names: a YAML may name the family's.
+    return {"tokenizer": model.name_or_path} | declared | {"adapter": False} | trust
 
 
 def _architecture_faults(model: ModelConfig) -> list[Fault]:

@@ -163,3 +163,14 @@ def test_declared_facts_are_checked(tmp_path):
     model = ModelConfig(source="pretrained", name_or_path=str(tmp_path / "theirs"), facts={"parameters": 7})
     with pytest.raises(StageFailed):
         run(config(model=model), {}, context_in(tmp_path / "run"))
+
+
+def test_models_of_one_family_may_declare_its_tokenizer():
+    """Under many names one tokenizer: student and teacher are compared by what the YAMLs say of it."""
+
+    def tokenizer(name: str, **facts) -> str:
+        model = ModelConfig(source="pretrained", name_or_path=name, revision="abc", facts=facts)
+        return outline(config(model=model), {}).outputs["model"]["tokenizer"]
+
+    assert tokenizer("org/small") != tokenizer("org/large")
+    assert tokenizer("org/small", tokenizer="org/family") == tokenizer("org/large", tokenizer="org/family")
