@@ -123,6 +123,10 @@ class EvaluationConfig:
     top_p: float = 1.0
     max_response_tokens: int = 128
     seed: int = 0  # of sampling; the same for every run, so that models are compared on the same noise
+    modes: bool = False  # measure both thinking modes too: obedience to flags, accuracy and length in each
+    budgets: list[int] = field(default_factory=list)  # thinking budgets to measure accuracy at, in tokens
+    mode_samples: int = 1  # responses a problem in each mode and at each budget
+    stop_text: str = ""  # what closes the think block where a budget is used up
 
 
 @dataclass

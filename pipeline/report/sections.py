@@ -11,6 +11,7 @@ from pipeline.report.curves import curves
 from pipeline.report.distillation import distillation
 from pipeline.report.emergence import emergence, length_bias, questions
 from pipeline.report.load import RunView, StageView
+from pipeline.report.modes import budgets, modes
 from pipeline.report.page import block, chip, count, details, duration, number, percent, section, table, text
 from pipeline.report.siblings import siblings
 
@@ -23,6 +24,8 @@ def all_sections(run: RunView) -> str:
         headline(run),
         section("The chain", chain(run), "Each stage reads what the lines lead to: solid a model, dashed data."),
         capability(run),
+        modes(run),
+        budgets(run),
         critic(run),
         distillation(run),
         siblings(run),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from omegaconf import II
 
 from pipeline.artifacts import Fault, Outline, Port
 from pipeline.config import StageConfig
-from stages.parts.rollouts.config import sampling_faults
+from stages.parts.rollouts.config import STOP_TEXT, budget_faults, sampling_faults
 
 RECIPE_VERSION = 1
 INPUTS = {
@@ -36,11 +36,19 @@ class EvaluateConfig(StageConfig):
     top_p: float = II("evaluation.top_p")
     max_response_tokens: int = II("evaluation.max_response_tokens")
     require_box: bool = True
+    modes: bool = False  # both thinking modes too (stages/evaluate/modes.py)
+    budgets: list[int] = field(default_factory=list)  # thinking budgets in tokens, for accuracy against budget
+    mode_samples: int = 1  # responses a problem in each mode and at each budget
+    stop_text: str = STOP_TEXT
 
     def faults(self) -> list[Fault]:
         faults = [*super().faults(), *sampling_faults(self)]
         if self.split not in ("train", "dev", "test"):
             faults.append(Fault("split", f"'{self.split}' is unknown", "write test or dev"))
+        if self.mode_samples < 1:
+            faults.append(Fault("mode_samples", f"is {self.mode_samples}", "write at least 1"))
+        for budget in self.budgets:
+            faults += budget_faults("budgets", budget, self.max_response_tokens)
         if not self.suites:
             faults.append(
                 Fault("suites", "is empty", "name suites of the problem set; evaluation.enabled=false for none")
@@ -62,7 +70,7 @@ def k_faults(ks: list[int], samples: int) -> list[Fault]:
 
 def outline(cfg: EvaluateConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     """Rows and tokens from the sizes of the problem set."""
-    plan = Outline(parameters=inputs["model"].get("parameters"))
+    plan = Outline(parameters=inputs["model"].get("parameters"), redundant=_off(cfg))
     known: dict[str, dict[str, int]] | None = inputs["problems"].get("suites")
     if known is None:
         return plan
@@ -76,3 +84,10 @@ def outline(cfg: EvaluateConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     plan.outputs = {"responses": {"rows": problems * cfg.samples}, "results": {"rows": problems, "split": cfg.split}}
     plan.tokens = problems * cfg.samples * cfg.max_response_tokens
     return plan
+
+
+def _off(cfg: EvaluateConfig) -> list[str]:
+    """Fields that came later and do nothing where they are off."""
+    off = [] if cfg.modes else ["modes"]
+    off += [] if cfg.budgets else ["budgets", "stop_text"]
+    return off + ([] if cfg.modes or cfg.budgets else ["mode_samples"])

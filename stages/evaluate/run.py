@@ -13,6 +13,7 @@ from pathlib import Path
 from pipeline.artifacts import Artifact, Interrupted, StageFailed
 from pipeline.tracking import Context, Metrics
 from stages.evaluate.config import EvaluateConfig
+from stages.evaluate.modes import Asker, mode_metrics, mode_results, mode_rows
 from stages.parts.data.problems import load_problems
 from stages.parts.evaluation.suites import Row, problem_results, response_rows, suite_metrics
 from stages.parts.policy.distributed import any_rank, gather_objects
@@ -36,8 +37,9 @@ def run(cfg: EvaluateConfig, inputs: dict[str, Artifact], context: Context) -> M
         if any_rank(context.stop.is_set()):
             raise Interrupted("evaluation stopped; nothing is kept of it, it starts anew")
 
+    engine = transformers_engine(policy)
     groups = answer_problems(
-        transformers_engine(policy),
+        engine,
         policy,
         problems,
         cfg.samples,
@@ -53,6 +55,15 @@ def run(cfg: EvaluateConfig, inputs: dict[str, Artifact], context: Context) -> M
     )
     metrics = suite_metrics(rows, cfg.ks, cfg.seed)
     _write(cfg, rows, context)
+    if cfg.modes or cfg.budgets:
+        asker = Asker(cfg, engine, policy, (context.rank, context.world_size), between)
+        found = gather_objects(mode_rows(asker, problems))
+        settings = list(dict.fromkeys(row["setting"] for row in found))
+        found.sort(key=lambda row: (settings.index(row["setting"]), place[row["problem_id"]], row["sample_index"]))
+        metrics |= mode_metrics(found)
+        if context.is_main:
+            lines = "".join(json.dumps(line) + "\n" for line in mode_results(found))
+            (context.output("results") / "modes.jsonl").write_text(lines, encoding="utf-8")
     context.log(0, metrics)
     return metrics
 

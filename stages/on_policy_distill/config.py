@@ -19,6 +19,7 @@ from stages.parts.losses.checks import CHOICES, algorithm_faults, inert, rl_faul
 from stages.parts.losses.config import AlgorithmConfig
 from stages.parts.losses.papers import PAPERS
 from stages.parts.policy.outline import adapter_faults, teacher_faults, template_warnings, trained_facts
+from stages.parts.rollouts.config import budget_fields
 from stages.parts.verifiers.config import RewardConfig
 
 RECIPE_VERSION = 1
@@ -120,7 +121,7 @@ def outline(cfg: OnPolicyDistillConfig, inputs: dict[str, dict[str, Any]]) -> Ou
         steps=cfg.steps,
         tokens=round(sampled_tokens(cfg) * cfg.on_policy_fraction) + cfg.steps * cfg.conversations * cfg.max_tokens,
         inert=idle,
-        redundant=list(idle),
+        redundant=[*idle, *budget_fields(cfg)],
     )
     plan.faults += input_faults(cfg, {"policy": student, "problems": inputs["problems"]})
     if cfg.conversations and "data" not in inputs:

@@ -53,7 +53,7 @@ def readings_of(rows: list[Row], examples: list[Example]) -> list[Reading]:
     own = [
         Reading(
             row.rollout.prompt_ids + row.rollout.response_ids,
-            [0.0] * len(row.rollout.prompt_ids) + [1.0] * len(row.rollout.response_ids),
+            [0.0] * len(row.rollout.prompt_ids) + row.rollout.mask,
             row,
         )
         for row in rows
