@@ -1,0 +1,171 @@
+"""Talk to the model of any stage: streaming, over several turns, thinking or not, with a thinking budget.
+
+    python scripts/chat.py qwen3_style general_rl                    a run by name or folder, and one of its stages
+    python scripts/chat.py --budget 64 qwen3_style general_rl        at most 64 tokens of thinking a response
+    python scripts/chat.py --no-think qwen3_style general_rl         the prompt ends with an empty think block
+    echo '3+4-2=? /no_think' | python scripts/chat.py qwen3_style general_rl
+
+A line is a turn, `/think` and `/no_think` in it switch modes where the model has learned to; `/new` begins again, an
+empty line or the end of the input ends. Thinking is dim on a terminal; what a budget writes stands in reverse.
+Exit status: 0; 2 where there is no such run, stage or model, or a budget that does not fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from pipeline.artifacts import Fault, StageFailed
+from pipeline.ask.locate import model_folder, run_at, stages_of
+from pipeline.messages import Refused, suggest
+
+SHORT_STOP = " no time left, so"  # for a context in which a sentence takes too much room
+DIM, REVERSE, RESET = "\x1b[2m", "\x1b[7m", "\x1b[0m"
+
+
+def main() -> int:
+    arguments = parse()
+    try:
+        folder = stage_model(arguments.run, arguments.stage, arguments.output_dir)
+        check_numbers(arguments)
+        chat(folder, arguments)
+    except Refused as refusal:
+        print(refusal, file=sys.stderr)
+        return 2
+    except StageFailed as failure:
+        print(failure, file=sys.stderr)
+        return 2
+    except (KeyboardInterrupt, BrokenPipeError):
+        return 130
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--budget", type=int, help="tokens of thinking a response, at most")
+    parser.add_argument("--no-think", action="store_true", help="close the think block in the prompt")
+    parser.add_argument("--stop-text", help="what closes the block where the budget is used up")
+    parser.add_argument("--system", help="a system prompt")
+    parser.add_argument(
+        "--max-tokens", type=int, help="of a response; default: half of the model's context, 2048 at most"
+    )
+    parser.add_argument("--temperature", type=float, default=0.6, help="0: always the likeliest token")
+    parser.add_argument("--top-p", type=float, default=0.95)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output-dir", type=Path, default=Path("outputs"), help="where runs are looked up by name")
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("stage", metavar="STAGE")
+    return parser.parse_args()
+
+
+def stage_model(run: str, stage: str, outputs: Path) -> Path:
+    """The folder of the stage's model. Raises Refused."""
+    found = run_at(run, outputs)
+    names = stages_of(found)
+    if stage not in names:
+        raise Refused([Fault("STAGE", f"{found} has no result of '{stage}'", suggest(stage, names))])
+    return model_folder(str(found / "stages" / stage))
+
+
+def check_numbers(arguments: argparse.Namespace) -> None:
+    from stages.parts.rollouts.config import SamplingConfig
+
+    limit = arguments.max_tokens
+    asked = SamplingConfig(
+        arguments.temperature, arguments.top_p, 0, sys.maxsize if limit is None else limit, arguments.budget
+    )
+    flags = {"thinking_budget": "--budget", "max_response_tokens": "--max-tokens"}
+    faults = asked.faults()
+    if faults:
+        raise Refused([Fault(flags.get(f.key, f"--{f.key.replace('_', '-')}"), f.problem, f.remedy) for f in faults])
+
+
+def chat(folder: Path, arguments: argparse.Namespace) -> None:
+    """Read turns until the input ends."""
+    import torch
+
+    from stages.parts.policy.model import load_policy
+    from stages.parts.rollouts.engine import transformers_engine
+
+    torch.set_grad_enabled(False)
+    policy = load_policy(folder)
+    engine = transformers_engine(policy)
+    opening = [{"role": "system", "content": arguments.system}] if arguments.system else []
+    messages, number = list(opening), 0
+    for line in turns():
+        if line == "/new":
+            messages = list(opening)
+            continue
+        messages.append({"role": "user", "content": line})
+        text = respond(engine, policy, messages, arguments, number)
+        messages.append({"role": "assistant", "content": text})
+        number += 1
+
+
+def turns() -> Iterator[str]:
+    """Lines of the user; with a prompt only where somebody is there to see it."""
+    interactive = sys.stdin.isatty()
+    while True:
+        if interactive:
+            print("> ", end="", flush=True)
+        line = sys.stdin.readline()
+        if not line or (interactive and not line.strip()):
+            return
+        if line.strip():
+            yield line.strip()
+
+
+def respond(
+    engine: Any, policy: Any, messages: list[dict[str, str]], arguments: argparse.Namespace, number: int
+) -> str:
+    """Stream one response; its text. The oldest turns are forgotten once the conversation outgrows the context."""
+    from stages.parts.data.template import render_prompt
+    from stages.parts.rollouts.config import STOP_TEXT, SamplingConfig
+    from stages.parts.rollouts.types import Request
+
+    context = policy.model.config.get_text_config().max_position_embeddings
+    limit = min(arguments.max_tokens or min(2048, context // 2), context // 2)
+    stop_text = arguments.stop_text or (STOP_TEXT if context >= 4096 else SHORT_STOP)
+    sampling = SamplingConfig(arguments.temperature, arguments.top_p, 0, limit, arguments.budget, stop_text)
+    prompt = render_prompt(policy.tokenizer, messages, not arguments.no_think)
+    while len(prompt) + limit > context and len(messages) > 1:
+        del messages[int(messages[0]["role"] == "system")]
+        prompt = render_prompt(policy.tokenizer, messages, not arguments.no_think)
+    shown = Shown(policy.tokenizer, policy.end_ids, sys.stdout.isatty())
+    for token, forced in engine.stream(Request("chat", number, prompt), sampling, (arguments.seed, "chat", number)):
+        shown.add(token, forced)
+    return shown.end()
+
+
+class Shown:
+    """A response on its way to the screen: whole characters only, thinking and forced text marked on a terminal."""
+
+    def __init__(self, tokenizer: Any, end_ids: frozenset[int], styled: bool) -> None:
+        self.tokenizer, self.end_ids, self.styled = tokenizer, end_ids, styled
+        self.ids: list[int] = []
+        self.text = ""
+
+    def add(self, token: int, forced: bool) -> None:
+        if token in self.end_ids:
+            return
+        self.ids.append(token)
+        text = self.tokenizer.decode(self.ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        if text.endswith("�"):  # the first bytes of a character
+            return
+        piece, self.text = text[len(self.text) :], text
+        thinking = text.rfind("<think>") > text.rfind("</think>") or piece.endswith("</think>")
+        style = (REVERSE if forced else DIM if thinking else "") if self.styled else ""
+        print(f"{style}{piece}{RESET if style else ''}", end="", flush=True)
+
+    def end(self) -> str:
+        print(flush=True)
+        return self.text
+
+
+if __name__ == "__main__":
+    sys.exit(main())
