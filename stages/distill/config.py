@@ -16,6 +16,7 @@ from pipeline.artifacts import Fault, Outline, Port
 from stages.parts.losses.config import DIVERGENCES
 from stages.parts.policy.config import SupervisedStageConfig
 from stages.parts.policy.outline import (
+    modes_facts,
     stored_faults,
     supervised_outline,
     teacher_faults,
@@ -63,6 +64,8 @@ class DistillConfig(SupervisedStageConfig):
 def outline(cfg: DistillConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     outline = supervised_outline(cfg, inputs, "student")
     student, teacher = inputs.get("student", {}), inputs.get("teacher")
+    if cfg.modes:
+        student = student | modes_facts(student)  # its chat template as it is trained on
     if cfg.is_soft:
         outline.faults += probability_faults(cfg, inputs)
         if cfg.objective != "jsd":
