@@ -29,6 +29,7 @@ from stages.parts.rollouts.engine import RolloutEngine
 from stages.parts.rollouts.requests import answer_problems
 from stages.parts.rollouts.types import Problem
 from stages.parts.verifiers.config import RewardConfig
+from stages.parts.verifiers.table import WHOLE_ANSWER
 
 Row = dict[str, Any]
 MODES = {"thinking": True, "no_thinking": False}
@@ -109,9 +110,14 @@ def ask(problems: list[Problem], thinking: bool) -> list[Problem]:
         others = [one for one in problems if one.suite == problem.suite and one.id != problem.id] or [problem]
         earlier = [others[(place + step) % len(others)] for step in range(pattern.turns - 1)]
         questions = [one.messages[-1]["content"] for one in (*earlier, problem)]
-        messages = flagged(questions, [boxed(one.answer) for one in earlier], pattern, thinking)
+        messages = flagged(questions, [said(one) for one in earlier], pattern, thinking)
         asked.append(replace(problem, messages=[*problem.messages[:-1], *messages]))
     return asked
+
+
+def said(problem: Problem) -> str:
+    """A right answer to an earlier turn."""
+    return problem.answer if problem.verifier in WHOLE_ANSWER else boxed(problem.answer)
 
 
 def mode_metrics(rows: list[Row]) -> dict[str, float]:

@@ -12,6 +12,8 @@ from typing import Any
 
 from pipeline.artifacts import Fault, Outline, Port
 from pipeline.config import StageConfig
+from stages.parts.data.checks import suite_families, suite_parts
+from stages.parts.data.config import DataConfig
 
 RECIPE_VERSION = 1
 INPUTS = {
@@ -34,6 +36,8 @@ class ModeDataConfig(StageConfig):
     suites: dict[str, float] = field(default_factory=lambda: {"reasoning": 0.5, "general": 0.5})  # suite -> share
     no_thinking_fraction: float = 0.5  # of the conversations
     unflagged_fraction: float = 0.25  # of the thinking ones
+    # Suites that are added here, so that the problems, and the base model that must not see them, stay what they are.
+    more: dict[str, DataConfig] = field(default_factory=dict)
 
     def faults(self) -> list[Fault]:
         faults = super().faults()
@@ -45,17 +49,35 @@ class ModeDataConfig(StageConfig):
             if not 0.0 < getattr(self, name) < 1.0:
                 problem = f"is {getattr(self, name)}: one mode, or one way to ask for it, would be missing"
                 faults.append(Fault(name, problem, "write a share between 0 and 1, 0.5"))
+        for suite, data in self.more.items():
+            faults += [Fault(f"more.{suite}.{f.key}", f.problem, f.remedy) for f in data.faults()]
         return faults
 
 
 def outline(cfg: ModeDataConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     problems = inputs["problems"]
-    facts = {name: problems[name] for name in FACTS if name in problems}
+    facts = with_more(cfg, {name: problems[name] for name in FACTS if name in problems})
     plan = Outline(outputs={"data": {"rows": cfg.conversations}, "problems": facts})
-    known = problems.get("suites", {})
+    known = facts.get("suites", {})
     for suite in [suite for suite in cfg.suites if known and not known.get(suite, {}).get("train")]:
         problem = f"names '{suite}', the problems have {', '.join(sorted(known))}"
         plan.faults.append(Fault("suites", problem, "write one of these"))
     if inputs["thinking"].get("rows") == 0:
         plan.faults.append(Fault("inputs.thinking", "holds no conversations", "wire a dataset with rows"))
     return plan
+
+
+def with_more(cfg: ModeDataConfig, facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts of the problems with the suites that are added to them."""
+    if not cfg.more or "suites" not in facts:
+        return facts
+    added: dict[str, dict[str, Any]] = {
+        "suites": {
+            suite: {"train": data.train_problems, "dev": data.dev_problems, "test": data.test_problems}
+            for suite, data in cfg.more.items()
+        },
+        "families": {suite: data.families or suite_families(data) for suite, data in cfg.more.items()},
+        "difficulty": {suite: data.difficulty for suite, data in cfg.more.items()},
+        "scored_by": {suite: parts for suite, data in cfg.more.items() if (parts := suite_parts(data))},
+    }
+    return facts | {name: facts.get(name, {}) | values for name, values in added.items()}

@@ -12,12 +12,13 @@ from typing import Any
 
 from pipeline.artifacts import Artifact, StageFailed
 from pipeline.tracking import Context, Metrics
-from stages.mode_data.config import FACTS, ModeDataConfig
+from stages.mode_data.config import FACTS, ModeDataConfig, with_more
 from stages.parts.data.conversations import load_conversations, save_conversations
 from stages.parts.data.flags import PLAIN, PLAIN_LATER, TRAINING, Pattern, flagged
 from stages.parts.data.modes import EMPTY_BLOCK, obeys, wants_thinking
 from stages.parts.data.problems import SPLITS, load_problems, save_problems
 from stages.parts.data.solutions import boxed
+from stages.parts.data.sources import build_suite
 from stages.parts.data.template import Messages, split_thinking
 from stages.parts.rollouts.types import Problem
 
@@ -40,6 +41,10 @@ Pools = dict[str, list[Exchange]]  # suite -> exchanges
 def run(cfg: ModeDataConfig, inputs: dict[str, Artifact], context: Context) -> Metrics:
     problems = {split: load_problems(inputs["problems"].path, split) for split in SPLITS}
     rows = [row for port in ("thinking", "general") if port in inputs for row in load_conversations(inputs[port].path)]
+    for name, data in cfg.more.items():
+        suite = build_suite(name, data)
+        problems = {split: [*found, *suite.splits[split]] for split, found in problems.items()}
+        rows += suite.demonstrations
     thinking = thinking_pools(rows)
     direct = direct_pools(problems["train"], rows)
     for suite in cfg.suites:
@@ -52,9 +57,8 @@ def run(cfg: ModeDataConfig, inputs: dict[str, Artifact], context: Context) -> M
         save_conversations(context.output("data"), conversations)
         save_problems(context.output("problems"), asked)
     context.declare("data", rows=len(conversations))
-    context.declare(
-        "problems", **{name: inputs["problems"].facts[name] for name in FACTS if name in inputs["problems"].facts}
-    )
+    known = {name: inputs["problems"].facts[name] for name in FACTS if name in inputs["problems"].facts}
+    context.declare("problems", **with_more(cfg, known))
     context.samples(0, [shown(row) for row in conversations[:8]])
     metrics = counts(conversations, asked["train"])
     context.log(0, metrics)

@@ -9,9 +9,9 @@ from omegaconf import MISSING
 from pipeline.artifacts import Fault
 from pipeline.config import hub_name, local_path
 
-EMBEDDED = ("reasoning_gym", "general", "helpful", "safety")
+EMBEDDED = ("reasoning_gym", "general", "helpful", "safety", "translation")
 SOURCES = (*EMBEDDED, "jsonl", "hub")
-VERIFIERS = ("math", "exact", "task", "refusal", "remark")  # the rows of verifiers/table.py; a test compares them
+VERIFIERS = ("math", "exact", "task", "refusal", "remark", "chrf")  # rows of verifiers/table.py; a test compares them
 
 
 @dataclass

@@ -14,6 +14,7 @@ from typing import Any
 
 from stages.parts.data.open_families import HELPFUL, SAFETY
 from stages.parts.data.tasks import Entry, Family
+from stages.parts.data.translations import TRANSLATION
 
 _OPERATORS = {ast.Add: ("+", operator.add), ast.Sub: ("-", operator.sub), ast.Mult: ("*", operator.mul)}
 
@@ -280,5 +281,5 @@ GENERAL = {
 }
 
 FAMILIES = {**REASONING, **GENERAL}  # with a boxed answer: what a base model reads about
-EVERY_FAMILY = {**FAMILIES, **HELPFUL, **SAFETY}
-OF_SOURCE = {"reasoning_gym": REASONING, "general": GENERAL, "helpful": HELPFUL, "safety": SAFETY}
+EVERY_FAMILY = {**FAMILIES, **HELPFUL, **SAFETY, **TRANSLATION}
+OF_SOURCE = {"reasoning_gym": REASONING, "general": GENERAL, "helpful": HELPFUL, "safety": SAFETY, "translation": TRANSLATION}

@@ -1,6 +1,6 @@
 """The embedded tasks with a reference text: "the cat sees a dog in spanish?" and what it should say, scored by chrF.
 
-Small on purpose: twelve nouns of both genders, six verbs, definite and indefinite articles, 3,456 sentences. Half of a
+Small on purpose: twelve nouns of both genders, six verbs, definite and indefinite articles, 3,168 sentences. Half of a
 word right is worth something, as chrF has it; the wrong gender costs an article.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import random
 from typing import Any
+
+from stages.parts.data.tasks import Family
 
 NOUNS = {
     "cat": ("gato", "m"), "dog": ("perro", "m"), "bird": ("pajaro", "m"), "boy": ("chico", "m"), "sun": ("sol", "m"),
@@ -37,3 +39,16 @@ def translate(part: tuple[str, ...]) -> str:
 
 def steps_of(entry: dict[str, Any]) -> list[str]:
     return [f"{english}={spanish}" for english, spanish in entry["metadata"]["pairs"]]
+
+
+TRANSLATION = {
+    "to_spanish": Family(
+        items=draw_translation,
+        key=lambda entry: entry["question"],
+        phrasings=("{} in spanish?", "in spanish: {}"),
+        steps=steps_of,
+        reply=lambda entry: entry["answer"],
+        verifier="chrf",
+        scored_by=("accuracy", "format"),  # the thinking is in two languages by nature
+    ),
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stages.parts.rollouts.types import Problem, Score
+from stages.parts.verifiers.chrf import verify_chrf
 from stages.parts.verifiers.exact import verify_exact
 from stages.parts.verifiers.math_answers import verify_math
 from stages.parts.verifiers.refusal import verify_refusal
@@ -17,6 +18,7 @@ VERIFIERS: dict[str, Callable[[Problem, str], Score]] = {
     "task": verify_task,
     "refusal": verify_refusal,
     "remark": verify_remark,
+    "chrf": verify_chrf,
 }
 # These read the whole answer after the thinking, and need no box.
-WHOLE_ANSWER = frozenset({"refusal", "remark"})
+WHOLE_ANSWER = frozenset({"refusal", "remark", "chrf"})

@@ -11,6 +11,7 @@ from pipeline.artifacts import Artifact, StageFailed
 from pipeline.tracking import Context
 from stages.mode_data.config import ModeDataConfig, outline
 from stages.mode_data.run import run
+from stages.parts.data.config import DataConfig
 from stages.parts.data.conversations import load_conversations, save_conversations
 from stages.parts.data.flags import SYSTEM_TEXT
 from stages.parts.data.modes import is_flagged, obeys, wants_thinking
@@ -18,6 +19,8 @@ from stages.parts.data.problems import load_problems, save_problems
 from stages.parts.data.template import render_conversation, require_modes
 from stages.parts.data.tokenizer import build_tokenizer
 from stages.parts.rollouts.types import Problem
+from stages.parts.verifiers.config import RewardConfig
+from stages.parts.verifiers.reward import score_response
 
 CONFIG = ModeDataConfig(seed=0, conversations=600)
 
@@ -115,6 +118,26 @@ def test_problems_keep_what_they_are_and_ask_in_both_modes(result, inputs, tmp_p
 def test_the_seed_decides_everything(result, inputs, tmp_path):
     assert made(tmp_path / "again", inputs)[0] == result[0]
     assert made(tmp_path / "other", inputs, ModeDataConfig(seed=1, conversations=600))[0] != result[0]
+
+
+def test_translations_come_in_with_both_modes_and_their_own_scoring(inputs, tmp_path):
+    data = DataConfig(source="translation", train_problems=60, dev_problems=6, test_problems=12, demonstrations=40)
+    cfg = ModeDataConfig(
+        seed=0, conversations=200, suites={"reasoning": 0.5, "translation": 0.5}, more={"translation": data}
+    )
+    rows, problems, metrics, facts = made(tmp_path / "t", inputs, cfg)
+    theirs = [row for row in rows if row["suite"] == "translation"]
+    assert metrics["data/translation"] == len(theirs) > 60
+    answers = {wants_thinking(row["messages"][:-1]): row["messages"][-1]["content"] for row in theirs}
+    assert "=" in answers[True] and answers[False].startswith("<think></think>") and "boxed" not in answers[False]
+    asked = [one for one in problems if one.suite == "translation"]
+    assert len(asked) == 60 and {one.verifier for one in asked} == {"chrf"}
+    assert facts["problems"]["suites"]["translation"]["test"] == 12
+    assert facts["problems"]["scored_by"] == {"translation": ["accuracy", "format"]}
+    score = score_response(
+        asked[0], f"<think>x</think>{asked[0].answer}", False, RewardConfig(format=1.0, language=1.0)
+    )
+    assert score.parts["accuracy"] == 1.0 and score.value == sum(score.parts[part] for part in ("accuracy", "format"))
 
 
 def test_a_suite_without_thinking_is_an_error(inputs, tmp_path):
