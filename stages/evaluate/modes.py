@@ -21,7 +21,7 @@ from stages.parts.data.flags import HELD_OUT, Pattern, flagged
 from stages.parts.data.modes import obeys
 from stages.parts.data.solutions import boxed
 from stages.parts.data.tasks import stable_int
-from stages.parts.data.template import split_thinking
+from stages.parts.data.template import Messages, render_prompt, split_thinking
 from stages.parts.evaluation.behaviour import is_reasoned
 from stages.parts.policy.model import Policy
 from stages.parts.rollouts.config import SamplingConfig
@@ -46,6 +46,12 @@ class Asker:
     shard: tuple[int, int]
     between: Callable[[int], None]
 
+    def has_room(self, messages: Messages) -> bool:
+        """Whether a response fits behind a prompt into the model's context."""
+        limit = getattr(self.policy.model.config.get_text_config(), "max_position_embeddings", None)
+        prompt = render_prompt(self.policy.tokenizer, messages)
+        return limit is None or len(prompt) + self.cfg.max_response_tokens <= limit
+
     def rows(
         self,
         setting: str,
@@ -69,7 +75,7 @@ class Asker:
                 right = rollout.score.parts.get("accuracy", 0.0) >= 1.0
                 found.append({
                     "setting": setting,
-                    "pattern": pattern_of(group.problem).name if mode is not None else "",
+                    "pattern": group.problem.metadata["pattern"] if mode is not None else "",
                     "suite": group.problem.suite,
                     "problem_id": group.problem.id,
                     "sample_index": rollout.sample_index,
@@ -89,7 +95,8 @@ def mode_rows(asker: Asker, problems: list[Problem]) -> list[Row]:
     rows: list[Row] = []
     if cfg.modes:
         for setting, thinking in MODES.items():
-            rows += asker.rows(setting, ask(problems, thinking), plain, f"evaluate/{setting}", mode=thinking)
+            asked = ask(problems, thinking, asker.has_room)
+            rows += asker.rows(setting, asked, plain, f"evaluate/{setting}", mode=thinking)
         rows += asker.rows("at_once", problems, plain, "evaluate/at_once", thinking=False)
     for budget in cfg.budgets:
         budgeted = replace(plain, thinking_budget=budget, stop_text=cfg.stop_text)
@@ -102,8 +109,9 @@ def pattern_of(problem: Problem) -> Pattern:
     return HELD_OUT[stable_int(f"pattern/{problem.id}") % len(HELD_OUT)]
 
 
-def ask(problems: list[Problem], thinking: bool) -> list[Problem]:
-    """The problems with flags; earlier turns are other problems of their suite, answered right."""
+def ask(problems: list[Problem], thinking: bool, has_room: Callable[[Messages], bool]) -> list[Problem]:
+    """The problems with flags; earlier turns are other problems of their suite, answered right. Where there is no room
+    for several turns it is one."""
     asked = []
     for place, problem in enumerate(problems):
         pattern = pattern_of(problem)
@@ -111,7 +119,11 @@ def ask(problems: list[Problem], thinking: bool) -> list[Problem]:
         earlier = [others[(place + step) % len(others)] for step in range(pattern.turns - 1)]
         questions = [one.messages[-1]["content"] for one in (*earlier, problem)]
         messages = flagged(questions, [said(one) for one in earlier], pattern, thinking)
-        asked.append(replace(problem, messages=[*problem.messages[:-1], *messages]))
+        if pattern.turns > 1 and not has_room(messages):
+            pattern = HELD_OUT[0]
+            messages = flagged(questions[-1:], [], pattern, thinking)
+        told = problem.metadata | {"pattern": pattern.name}
+        asked.append(replace(problem, messages=[*problem.messages[:-1], *messages], metadata=told))
     return asked
 
 
@@ -137,7 +149,7 @@ def mode_metrics(rows: list[Row]) -> dict[str, float]:
                 numbers["forced"] = _mean(mine, "forced")
             metrics |= {f"{suite}/{setting}/{name}": value for name, value in numbers.items()}
     flagged_rows = [row for row in rows if row["setting"] in MODES]
-    for setting in MODES if flagged_rows else ():
+    for setting in sorted({row["setting"] for row in flagged_rows}):
         metrics[f"modes/{setting}_obeyed"] = _mean([row for row in flagged_rows if row["setting"] == setting], "obeyed")
     return metrics | ({"modes/obeyed": _mean(flagged_rows, "obeyed")} if flagged_rows else {})
 

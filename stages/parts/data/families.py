@@ -282,4 +282,10 @@ GENERAL = {
 
 FAMILIES = {**REASONING, **GENERAL}  # with a boxed answer: what a base model reads about
 EVERY_FAMILY = {**FAMILIES, **HELPFUL, **SAFETY, **TRANSLATION}
-OF_SOURCE = {"reasoning_gym": REASONING, "general": GENERAL, "helpful": HELPFUL, "safety": SAFETY, "translation": TRANSLATION}
+OF_SOURCE = {
+    "reasoning_gym": REASONING,
+    "general": GENERAL,
+    "helpful": HELPFUL,
+    "safety": SAFETY,
+    "translation": TRANSLATION,
+}

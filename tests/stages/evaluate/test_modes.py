@@ -40,7 +40,7 @@ def evaluated(inputs, folder: Path, cfg: EvaluateConfig) -> dict[str, float]:
 
 @pytest.mark.parametrize("thinking", [True, False])
 def test_problems_are_asked_in_held_out_ways_with_neighbours_before_them(thinking):
-    asked = ask(PROBLEMS, thinking)
+    asked = ask(PROBLEMS, thinking, lambda messages: True)
     for one, before in zip(asked, PROBLEMS, strict=True):
         assert wants_thinking(one.messages) is thinking and is_flagged(one.messages)
         assert before.messages[-1]["content"] in one.messages[-1]["content"]
@@ -48,6 +48,13 @@ def test_problems_are_asked_in_held_out_ways_with_neighbours_before_them(thinkin
         assert len(users) == pattern_of(before).turns
         assert not any(before.messages[-1]["content"] == text for text in users[:-1])
     assert {pattern_of(one).name for one in PROBLEMS} == {pattern.name for pattern in HELD_OUT}
+
+
+def test_where_there_is_no_room_for_turns_it_is_one():
+    asked = ask(PROBLEMS, False, lambda messages: len(messages) < 5)  # three turns are five messages
+    names = {one.metadata["pattern"] for one in asked}
+    assert names == {pattern.name for pattern in HELD_OUT if pattern.turns < 3}
+    assert all(len(one.messages) < 5 and not wants_thinking(one.messages) for one in asked)
 
 
 def test_an_evaluation_with_modes_and_budgets(inputs, tmp_path):
