@@ -52,8 +52,8 @@ def budgets(run: RunView) -> str:
         ]
         charts.append(line_chart(f"Accuracy against thinking budget, {suite}", lines, "budget, tokens", is_share=True))
         sizes = sorted({budget for curve in curves.values() for budget, _, _ in curve})
-        rows = [[text(name), *_cells(curve, sizes)] for name, curve in curves.items()]
-        tables.append(f"<h3>{text(suite)}</h3>" + table(["model", *(f"{size} tokens" for size in sizes)], rows))
+        cells = [[text(name), *_cells(curve, sizes)] for name, curve in curves.items()]
+        tables.append(f"<h3>{text(suite)}</h3>" + table(["model", *(f"{size} tokens" for size in sizes)], cells))
     body = f'<div class="charts">{"".join(charts)}</div>' + details("as numbers", "".join(tables))
     return section("Thinking budget", body, BUDGET_NOTE)
 

@@ -42,9 +42,9 @@ def run(cfg: ModeDataConfig, inputs: dict[str, Artifact], context: Context) -> M
     problems = {split: load_problems(inputs["problems"].path, split) for split in SPLITS}
     rows = [row for port in ("thinking", "general") if port in inputs for row in load_conversations(inputs[port].path)]
     for name, data in cfg.more.items():
-        suite = build_suite(name, data)
-        problems = {split: [*found, *suite.splits[split]] for split, found in problems.items()}
-        rows += suite.demonstrations
+        added = build_suite(name, data)
+        problems = {split: [*found, *added.splits[split]] for split, found in problems.items()}
+        rows += added.demonstrations
     thinking = thinking_pools(rows)
     direct = direct_pools(problems["train"], rows)
     for suite in cfg.suites:
