@@ -84,6 +84,7 @@ def rollout_rows(prepared: Prepared) -> tuple[list[Row], str, Any, set[int]]:
     from stages.parts.data.problems import load_problems
     from stages.parts.experience.collect import collect
     from stages.parts.experience.first_step import audit_rows
+    from stages.parts.policy.judge import load_judge
     from stages.parts.policy.model import load_policy
     from stages.parts.rollouts.engine import transformers_engine
 
@@ -91,13 +92,14 @@ def rollout_rows(prepared: Prepared) -> tuple[list[Row], str, Any, set[int]]:
     algorithm = replace(stage.algorithm, beta=0.0)  # no reference is loaded to look at rewards
     cfg = replace(stage, updates_per_rollout=1, algorithm=algorithm)
     policy = load_policy(prepared.inputs["policy"].path, cfg.dtype)
-    problems = prepared.inputs["problems"].path
+    problems, preferred = prepared.inputs["problems"].path, prepared.inputs.get("reward_model")
+    judge = load_judge(preferred.path, cfg) if preferred is not None else None
     pools = {suite: load_problems(problems, "train", [suite]) for suite in cfg.suites}
     context = Context(prepared.stage.name, Path("/nonexistent"), cfg.seed, rank=0)
     if prepared.stage.kind == "ppo":
         from stages.ppo.update import assign_advantages
 
-        experience = collect(transformers_engine(policy), policy, pools, {}, cfg, context, 0)
+        experience = collect(transformers_engine(policy), policy, pools, {}, cfg, context, 0, judge=judge)
         for row in experience.rows:
             row.old_values = [0.0] * len(row.rollout.response_ids)  # a fresh critic expects nothing
         assign_advantages(experience, cfg)
@@ -105,7 +107,7 @@ def rollout_rows(prepared: Prepared) -> tuple[list[Row], str, Any, set[int]]:
         from stages.rl import update
 
         experience = collect(
-            transformers_engine(policy), policy, pools, {}, cfg, context, 0, update.resample_rounds(cfg)
+            transformers_engine(policy), policy, pools, {}, cfg, context, 0, update.resample_rounds(cfg), judge
         )
         update.assign_advantages(experience, policy, cfg)
     return audit_rows(experience.rows), algorithm.reduction, policy.tokenizer, set(policy.end_ids)

@@ -13,6 +13,7 @@ from pipeline.report.emergence import emergence, length_bias, questions
 from pipeline.report.load import RunView, StageView
 from pipeline.report.modes import budgets, modes
 from pipeline.report.page import block, chip, count, details, duration, number, percent, section, table, text
+from pipeline.report.preferences import preferences
 from pipeline.report.siblings import siblings
 
 SIDE_BY_SIDE_PROBLEMS = 2  # a suite
@@ -29,6 +30,7 @@ def all_sections(run: RunView) -> str:
         critic(run),
         distillation(run),
         siblings(run),
+        preferences(run),
         emergence(run),
         questions(run),
         length_bias(run),

@@ -15,6 +15,7 @@ from pipeline.tracking import Context, Metrics
 from stages.parts.experience.collect import Experience, collect
 from stages.parts.experience.empty_steps import empty_so_far, tell_empty_steps
 from stages.parts.experience.first_step import look_at_first_rollout
+from stages.parts.experience.gaming import check_parts
 from stages.parts.experience.monitors import (
     check_sync,
     heldout_metrics,
@@ -28,6 +29,7 @@ from stages.parts.experience.resume import experience_state, restored_experience
 from stages.parts.policy.checkpoint import load_checkpoint, save_checkpoint
 from stages.parts.policy.config import LoRAConfig
 from stages.parts.policy.distributed import any_rank
+from stages.parts.policy.judge import load_judge
 from stages.parts.policy.memory import PeakMemory
 from stages.parts.policy.model import Policy, load_policy, save_policy
 from stages.parts.policy.reference import load_reference
@@ -59,7 +61,9 @@ def run(cfg: PPOConfig, inputs: dict[str, Artifact], context: Context) -> Metric
     # Where the trainer's parameters are in pieces the sampler has a whole copy, refreshed once a rollout.
     sampler = transformers_engine(load_policy(path, cfg.dtype) if engine.sharded else policy)
     reference = load_reference(path, cfg, context) if cfg.algorithm.beta > 0 else None
+    judge = load_judge(inputs["reward_model"].path, cfg) if "reward_model" in inputs else None
     pools, heldout = training_problems(cfg, inputs["problems"].path)
+    check_parts(pools, judge)
     progress = _resume(context, learners)
     while progress.step < cfg.steps:
         clock, metrics = time.monotonic(), {}
@@ -67,9 +71,9 @@ def run(cfg: PPOConfig, inputs: dict[str, Artifact], context: Context) -> Metric
             if engine.sharded:
                 sampler.load_weights(without_value_head(engine.full_state()))
             if monitor_now(progress.step, cfg):
-                metrics |= heldout_metrics(sampler, policy, heldout, cfg, context, progress.step)
+                metrics |= heldout_metrics(sampler, policy, heldout, cfg, context, progress.step, judge)
             start = time.monotonic()
-            experience = collect(sampler, policy, pools, progress.cursor, cfg, context, progress.step)
+            experience = collect(sampler, policy, pools, progress.cursor, cfg, context, progress.step, judge=judge)
             metrics |= rollout_metrics(experience) | {"time/sample_seconds": time.monotonic() - start}
             score_rollout(experience, learners, reference, cfg)
             metrics |= assign_advantages(experience, cfg)
@@ -87,14 +91,15 @@ def run(cfg: PPOConfig, inputs: dict[str, Artifact], context: Context) -> Metric
     state = without_value_head(engine.full_state())
     if engine.sharded:
         sampler.load_weights(state)
-    progress.latest |= heldout_metrics(sampler, policy, heldout, cfg, context, progress.step)
+    progress.latest |= heldout_metrics(sampler, policy, heldout, cfg, context, progress.step, judge)
     if context.is_main:
         context.declare("model", **save_policy(context.output("model"), state, policy))
     held = [(policy.model, cfg.engine, True)]
     if learners.critic is not None:
         held.append((learners.critic.policy.model, cfg.engine, True))
-    if reference is not None:
-        held.append((reference.policy.model, cfg.engine, False))
+    for scorer in (reference, judge.scorer if judge is not None else None):
+        if scorer is not None:
+            held.append((scorer.policy.model, cfg.engine, False))
     return progress.latest | memory.metrics(*held) | {"train/steps": progress.step}
 
 

@@ -18,6 +18,7 @@ from pipeline.tracking import Context, Metrics
 from stages.parts.experience.collect import Experience, collect
 from stages.parts.experience.empty_steps import empty_so_far, tell_empty_steps
 from stages.parts.experience.first_step import look_at_first_rollout
+from stages.parts.experience.gaming import check_parts
 from stages.parts.experience.monitors import (
     check_sync,
     heldout_metrics,
@@ -30,6 +31,7 @@ from stages.parts.experience.order import Cursor, training_problems
 from stages.parts.experience.resume import experience_state, restored_experience
 from stages.parts.policy.checkpoint import checkpoint_tensors, load_checkpoint, save_checkpoint
 from stages.parts.policy.distributed import any_rank
+from stages.parts.policy.judge import load_judge
 from stages.parts.policy.memory import PeakMemory
 from stages.parts.policy.model import load_policy
 from stages.parts.policy.output import save_trained
@@ -61,7 +63,9 @@ def run(cfg: RLConfig, inputs: dict[str, Artifact], context: Context) -> Metrics
     # Where the trainer's parameters are in pieces the sampler has a whole copy, refreshed once a rollout.
     sampler = transformers_engine(load_policy(inputs["policy"].path, cfg.dtype) if engine.sharded else policy)
     reference = load_reference(inputs["policy"].path, cfg, context) if cfg.algorithm.beta > 0 else None
+    judge = load_judge(inputs["reward_model"].path, cfg) if "reward_model" in inputs else None
     pools, heldout = training_problems(cfg, inputs["problems"].path)
+    check_parts(pools, judge)
     progress = _resume(context, engine, reference)
     while progress.step < cfg.steps:
         clock, metrics = time.monotonic(), {}
@@ -69,10 +73,10 @@ def run(cfg: RLConfig, inputs: dict[str, Artifact], context: Context) -> Metrics
             if engine.sharded:
                 sampler.load_weights(engine.full_state())
             if monitor_now(progress.step, cfg):
-                metrics |= heldout_metrics(sampler, policy, heldout, cfg, context, progress.step)
+                metrics |= heldout_metrics(sampler, policy, heldout, cfg, context, progress.step, judge)
             start = time.monotonic()
             rounds = resample_rounds(cfg)
-            experience = collect(sampler, policy, pools, progress.cursor, cfg, context, progress.step, rounds)
+            experience = collect(sampler, policy, pools, progress.cursor, cfg, context, progress.step, rounds, judge)
             metrics |= rollout_metrics(experience) | {"time/sample_seconds": time.monotonic() - start}
             score_logps(experience, engine, reference, cfg)
             metrics |= assign_advantages(experience, policy, cfg)
@@ -89,9 +93,10 @@ def run(cfg: RLConfig, inputs: dict[str, Artifact], context: Context) -> Metrics
     tell_empty_steps(progress.latest, cfg, context)
     if engine.sharded:
         sampler.load_weights(engine.full_state())
-    progress.latest |= heldout_metrics(sampler, policy, heldout, cfg, context, progress.step)
+    progress.latest |= heldout_metrics(sampler, policy, heldout, cfg, context, progress.step, judge)
     save_trained(engine, inputs["policy"].path, cfg, context)
-    frozen = [(reference.policy.model, cfg.engine, False)] if reference is not None else []
+    scorers = [scorer for scorer in (reference, judge.scorer if judge is not None else None) if scorer is not None]
+    frozen = [(scorer.policy.model, cfg.engine, False) for scorer in scorers]
     needed = memory.metrics((policy.model, cfg.engine, True), *frozen)
     return progress.latest | needed | {"train/steps": progress.step}
 

@@ -19,11 +19,14 @@ from stages.parts.experience.config import ExperienceConfig
 from stages.parts.experience.order import Cursor, draw
 from stages.parts.losses.overlong import shape_rewards
 from stages.parts.policy.distributed import gather_objects
+from stages.parts.policy.judge import Judge
 from stages.parts.policy.model import Policy
 from stages.parts.rollouts.config import sampling_of
 from stages.parts.rollouts.engine import RolloutEngine
 from stages.parts.rollouts.requests import attach_scores, attach_texts, make_requests
 from stages.parts.rollouts.types import Problem, Request, Rollout
+from stages.parts.verifiers.config import RULE_PARTS
+from stages.parts.verifiers.reward import parts_of
 
 
 @dataclass
@@ -57,6 +60,7 @@ class Brief:
     tokens: int
     truncated: bool
     marks: dict[str, float]  # accuracy and behaviour of the text, for the monitors
+    parts: dict[str, float] = field(default_factory=dict)  # of the reward, raw: those that the problem names
 
 
 @dataclass
@@ -81,6 +85,7 @@ def collect(
     context: Context,
     step: int,
     resample_rounds: int | None = None,
+    judge: Judge | None = None,
 ) -> Experience:
     """Sample and score one rollout of prompts_per_step x updates_per_rollout groups.
 
@@ -94,7 +99,7 @@ def collect(
     kept: list[int] = []
     while True:
         problems = draw(pools, cfg.suites, cfg.seed, cursor, wanted - len(kept))
-        fresh = _sample(sampler, policy, problems, numbered, occurrences, cfg, context, step)
+        fresh = _sample(sampler, policy, problems, numbered, occurrences, cfg, context, step, judge)
         numbered += len(problems)
         fresh_briefs = _share(fresh, cfg, step)
         rows, briefs = rows + fresh, briefs + fresh_briefs
@@ -124,6 +129,7 @@ def _sample(
     cfg: ExperienceConfig,
     context: Context,
     step: int,
+    judge: Judge | None,
 ) -> list[Row]:
     """Sample and score this rank's share of the groups. A problem that comes again draws other samples."""
     places: list[tuple[int, Problem]] = []
@@ -139,7 +145,7 @@ def _sample(
             requests.append(request)
     rollouts = sampler.generate(requests, sampling_of(cfg), (cfg.seed, context.stage, step))
     attach_texts(policy, rollouts)
-    attach_scores([problem for _, problem in places], rollouts, cfg.reward)
+    attach_scores([problem for _, problem in places], rollouts, cfg.reward, judge)
     rewards_N = shape_rewards(
         torch.tensor([_value(rollout) for rollout in rollouts], dtype=torch.float64),
         torch.tensor([len(rollout.response_ids) for rollout in rollouts]),
@@ -170,9 +176,12 @@ def _share(rows: list[Row], cfg: ExperienceConfig, step: int) -> list[Brief]:
 def _brief(row: Row) -> Brief:
     rollout = row.rollout
     assert rollout.score is not None
-    marks = {"accuracy": 0.0, **rollout.score.parts, **measure_behaviour(rollout.text)}
+    scored = rollout.score.parts
+    rules = {name: value for name, value in scored.items() if name in RULE_PARTS}
+    marks = {"accuracy": 0.0, **rules, **measure_behaviour(rollout.text)}
+    parts = {name: scored[name] for name in parts_of(row.problem) if name in scored}
     tokens = len(rollout.response_ids)
-    return Brief(row.group, rollout.sample_index, _value(rollout), row.reward, tokens, rollout.truncated, marks)
+    return Brief(row.group, rollout.sample_index, _value(rollout), row.reward, tokens, rollout.truncated, marks, parts)
 
 
 def _value(rollout: Rollout) -> float:

@@ -1,8 +1,8 @@
 """What to watch while a policy is trained: whether reward, accuracy, length and behaviour move together.
 
-Keys are `group/name`. `reward/*`, `rollout/*`, `length/*`, `groups/*` and `behaviour/*` are of the training problems of
-one rollout; `heldout/<suite>/*` of dev problems of every suite, also those that are not trained on, sampled with the
-same settings.
+Keys are `group/name`. `reward/*` (its parts: of the problems that name them), `rollout/*`, `length/*`, `groups/*` and
+`behaviour/*` are of the training problems of one rollout; `heldout/<suite>/*` of dev problems of every suite, also
+those that are not trained on, sampled with the same settings.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from pipeline.tracking import Context, Metrics
 from stages.parts.evaluation.suites import problem_results, response_means, response_rows
 from stages.parts.experience.collect import Experience, Row
 from stages.parts.experience.config import ExperienceConfig
+from stages.parts.experience.gaming import gaming_metrics
 from stages.parts.policy.distributed import gather_objects
+from stages.parts.policy.judge import Judge
 from stages.parts.policy.model import Policy
 from stages.parts.rollouts.config import sampling_of
 from stages.parts.rollouts.engine import RolloutEngine
 from stages.parts.rollouts.requests import answer_problems
 from stages.parts.rollouts.types import Problem
+from stages.parts.verifiers.config import LEARNED_PARTS, RULE_PARTS
 
 
 def rollout_metrics(experience: Experience) -> Metrics:
@@ -61,13 +64,24 @@ def rollout_metrics(experience: Experience) -> Metrics:
     for name in briefs[0].marks:
         if name != "accuracy":
             metrics[f"behaviour/{name}"] = _mean(brief.marks[name] for brief in briefs)
+    for part in (*RULE_PARTS, *LEARNED_PARTS):
+        scored = [brief.parts[part] for brief in briefs if part in brief.parts]
+        if scored:
+            metrics[f"reward/{part}"] = _mean(scored)
     return metrics
 
 
 def heldout_metrics(
-    sampler: RolloutEngine, policy: Policy, problems: list[Problem], cfg: ExperienceConfig, context: Context, step: int
+    sampler: RolloutEngine,
+    policy: Policy,
+    problems: list[Problem],
+    cfg: ExperienceConfig,
+    context: Context,
+    step: int,
+    judge: Judge | None = None,
 ) -> Metrics:
-    """pass@k for small k, reward, length and behaviour on held-out problems, by suite."""
+    """pass@k for small k, reward, length and behaviour on held-out problems, by suite; with a judge also what it says
+    beside the rules."""
     noise_key = (cfg.seed, f"{context.stage}/heldout", step)
     shard = (context.rank, context.world_size)
     groups = answer_problems(
@@ -80,6 +94,7 @@ def heldout_metrics(
         cfg.reward,
         shard,
         lambda answered: None,
+        judge=judge,
     )
     surprises = [-sum(rollout.sampler_logps) for group in groups for rollout in group.rollouts]
     mine = [row | {"surprise": nats} for row, nats in zip(response_rows(groups), surprises, strict=True)]
@@ -95,8 +110,11 @@ def heldout_metrics(
             reached = [pass_at_k(result["n"], result["c"], k) for result in results if result["n"] >= k]
             if reached:
                 numbers[f"pass@{k}"] = _mean(reached)
+        for part in LEARNED_PARTS:
+            if scored := [row["parts"][part] for row in mine if part in row["parts"]]:
+                numbers[part] = _mean(scored)
         metrics |= {f"heldout/{suite}/{name}": value for name, value in numbers.items()}
-    return metrics
+    return metrics | gaming_metrics(rows, problems)
 
 
 def _heldout_groups(rows: list[dict[str, Any]]) -> Metrics:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stages.parts.data.template import render_prompt
+from stages.parts.policy.judge import Judge, learned_parts
 from stages.parts.rollouts.config import SamplingConfig
 from stages.parts.rollouts.engine import RolloutEngine
 from stages.parts.rollouts.types import Problem, Request, Rollout, RolloutGroup
@@ -41,10 +42,13 @@ def attach_texts(policy: Policy, rollouts: list[Rollout]) -> None:
         rollout.text = text
 
 
-def attach_scores(problems: list[Problem], rollouts: list[Rollout], reward: RewardConfig) -> None:
-    """Fill in `score`; problems[i] is what rollouts[i] answers. Texts must be there."""
+def attach_scores(
+    problems: list[Problem], rollouts: list[Rollout], reward: RewardConfig, judge: Judge | None = None
+) -> None:
+    """Fill in `score`; problems[i] is what rollouts[i] answers. Texts must be there. With a judge a collective."""
     texts, truncated = [rollout.text for rollout in rollouts], [rollout.truncated for rollout in rollouts]
-    for rollout, score in zip(rollouts, score_all(problems, texts, truncated, reward), strict=True):
+    learned = learned_parts(judge, problems, texts) if judge is not None else None
+    for rollout, score in zip(rollouts, score_all(problems, texts, truncated, reward, learned), strict=True):
         rollout.score = score
 
 
@@ -67,6 +71,7 @@ def answer_problems(
     shard: tuple[int, int],
     between: Callable[[int], None],
     thinking: bool = True,
+    judge: Judge | None = None,
 ) -> list[RolloutGroup]:
     """This rank's scored groups: every n-th of all `problems`, shard = (rank, n), in calls of `RESPONSES_PER_CALL`.
 
@@ -82,7 +87,7 @@ def answer_problems(
         part = mine[start : start + width]
         rollouts = engine.generate(make_requests(policy.tokenizer, part, samples, thinking), sampling, noise_key)
         attach_texts(policy, rollouts)
-        attach_scores([problem for problem in part for _ in range(samples)], rollouts, reward)
+        attach_scores([problem for problem in part for _ in range(samples)], rollouts, reward, judge)
         groups += group_rollouts(part, rollouts, samples)
         between(min((start + width) * ranks, len(problems)))
     return groups
