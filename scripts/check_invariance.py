@@ -13,6 +13,7 @@ import argparse
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from stages.distill.soft import soft_step
 from stages.on_policy_distill.config import OnPolicyDistillConfig
 from stages.on_policy_distill.update import readings_of
 from stages.on_policy_distill.update import update as update_on_policy
+from stages.parts.data.pairs import Pair
 from stages.parts.experience.collect import Row
 from stages.parts.experience.config import ExperienceConfig
 from stages.parts.policy.config import SupervisedStageConfig, TrainedStageConfig
@@ -46,6 +48,9 @@ from stages.parts.rollouts.types import Problem, Rollout
 from stages.ppo.config import PPOConfig
 from stages.ppo.update import Learners
 from stages.ppo.update import update as update_ppo
+from stages.reward_model.config import RewardModelConfig
+from stages.reward_model.pairs import TokenPair
+from stages.reward_model.run import preference_step
 from stages.rl.config import RLConfig
 from stages.rl.update import update
 
@@ -76,7 +81,8 @@ def main() -> int:
 
 def task_of(cfg: RunConfig, name: str) -> Task:
     """The stage's own update. Raises ValueError for a stage that trains nothing."""
-    stage, kinds = cfg.stages.get(name), SupervisedStageConfig | RLConfig | PPOConfig | OnPolicyDistillConfig
+    stage = cfg.stages.get(name)
+    kinds = SupervisedStageConfig | RLConfig | PPOConfig | OnPolicyDistillConfig | RewardModelConfig
     if not isinstance(stage, kinds):
         known = [key for key, value in cfg.stages.items() if isinstance(value, kinds)]
         raise ValueError(f"--stage {name}: not a stage that is checked here; write one of {', '.join(known)}")
@@ -87,6 +93,8 @@ def task_of(cfg: RunConfig, name: str) -> Task:
         return Task(stage, make, partial(on_policy_step, base_of(cfg, name)))
     if isinstance(stage, DistillConfig) and stage.is_soft:
         return Task(stage, make, partial(soft_part, base_of(cfg, name)))
+    if isinstance(stage, RewardModelConfig):
+        return Task(stage, partial(with_value_head, make, body=True), pair_step)
     return Task(stage, make, rl_step if isinstance(stage, RLConfig) else supervised_part)
 
 
@@ -107,10 +115,28 @@ def make_policy(base: ModelConfig, seed: int, cfg: TrainedStageConfig) -> Policy
     return load_policy(Path(str(base.name_or_path)), "float32", base.trust_remote_code)
 
 
-def with_value_head(make: Callable[[TrainedStageConfig], Policy], cfg: TrainedStageConfig) -> Policy:
+def with_value_head(
+    make: Callable[[TrainedStageConfig], Policy], cfg: TrainedStageConfig, body: bool = False
+) -> Policy:
+    """`body`: without the language model's own head, as a reward model is trained; its head then is not all zero, so
+    that the body has a gradient from the first step on."""
     policy = make(cfg)
-    add_value_head(policy.model)
-    return policy
+    if not body:
+        add_value_head(policy.model)
+        return policy
+    decoder = policy.model.get_decoder()
+    add_value_head(decoder, bias=False)
+    with torch.no_grad():
+        decoder.value_head.weight.normal_(generator=torch.Generator().manual_seed(0))
+    return replace(policy, model=decoder)
+
+
+def pair_step(engine: TrainEngine, cfg: RewardModelConfig, step: int, rate: float, rank: int, ranks: int) -> Metrics:
+    pairs = []
+    for index in range(3 * GROUPS):
+        sides = [made_up_sequence(engine.policy, step, 2 * index + side)[0] for side in (0, 1)]
+        pairs.append(TokenPair(Pair(f"p{index}", [], "", ""), *sides))
+    return preference_step(engine, pairs[rank::ranks], cfg, rate)
 
 
 def supervised_part(
