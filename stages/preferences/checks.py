@@ -65,7 +65,7 @@ def file_faults(cfg: PreferencesConfig) -> list[Fault]:
     if unknown:
         return [Fault("columns", f"maps {', '.join(unknown)}", f"ours are {', '.join(GUESSES)}")]
     try:
-        rows = first_rows(Path(cfg.path))
+        rows = list(first_rows(Path(cfg.path)).values())
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         return [Fault("path", f"'{cfg.path}' cannot be read: {reason}", "name a readable .jsonl or .parquet file")]

@@ -59,7 +59,7 @@ def embedded_pairs(cfg: PreferencesConfig, problems: Path) -> dict[str, list[Pai
 def file_pairs(cfg: PreferencesConfig, context: Context) -> dict[str, list[Pair]]:
     """Split by prompt, in the order of hashes: a prompt with several pairs stays on one side."""
     assert cfg.path is not None
-    rows = first_rows(Path(cfg.path), None)
+    rows = list(first_rows(Path(cfg.path), None).values())
     columns = resolve(sorted({name for row in rows for name in row}), cfg.columns)
     by_prompt: dict[str, list[Pair]] = {}
     for row in rows:
