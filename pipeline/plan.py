@@ -47,10 +47,10 @@ def make_plan(cfg: RunConfig, overrides: list[str] | None = None) -> Plan:
     before = {name: ancestors(name, wiring) for name in wiring.order}
     parallel = stages_side_by_side(cfg.launcher)
     plan = Plan(cfg.name, cfg.pipeline, store, [], parallel, warnings=revisions.notes)
-    for name, stage in stages.items():
-        faults += config_faults(name, stage, cfg)
+    faulty = {name: config_faults(name, stage, cfg) for name, stage in stages.items()}
+    faults += [fault for found in faulty.values() for fault in found]
     for name in wiring.order:
-        planned = _plan_stage(name, stages[name], wiring, plan, cfg, digests)
+        planned = _plan_stage(name, stages[name], wiring, plan, cfg, None if faulty[name] else digests)
         planned.threads = threads(name, planned.ranks, before, cfg.launcher, parallel)
         faults += machine_faults(planned, cfg, plan.warnings)
         faults += store_faults(planned, plan.store)
@@ -99,8 +99,9 @@ def _evaluation_of(model: str, cfg: RunConfig) -> StageConfig:
 
 
 def _plan_stage(
-    name: str, stage: StageConfig, wiring: Wiring, plan: Plan, cfg: RunConfig, digests: Digests
+    name: str, stage: StageConfig, wiring: Wiring, plan: Plan, cfg: RunConfig, digests: Digests | None
 ) -> PlannedStage:
+    """`digests` is None for a stage that is refused: what it names by mistake may be a whole disk."""
     kind = kinds()[stage.kind]
     sources = {port: _resolved(source, plan) for port, source in wiring.sources[name].items()}
     known = name not in wiring.broken and all(not s.stage or s.stage not in wiring.broken for s in sources.values())
@@ -112,7 +113,7 @@ def _plan_stage(
         kind=stage.kind,
         cfg=stage,
         inputs=sources,
-        fingerprint=fingerprint(kind, stage, sources, digests, outline.redundant),
+        fingerprint=fingerprint(kind, stage, sources, digests, outline.redundant) if digests else "",
         cached=False,
         outline=outline,
         threads=1,

@@ -239,3 +239,12 @@ def test_ranks_that_machines_do_not_share_evenly(cfg: RunConfig) -> None:
     cfg.stages["problems"].num_ranks = 3
     (line,) = refusal(cfg)
     assert line.startswith("stages.problems.num_ranks: is 3, which 2 machines do not share evenly")
+
+
+def test_what_is_named_by_mistake_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of a folder that is none: to hash all that lies in it may take hours."""
+    (tmp_path / "disk").mkdir()
+    cfg = compose(["experiment=smoke", "model=hf", f"model.name_or_path={tmp_path / 'disk'}", f"output_dir={tmp_path}"])
+    monkeypatch.setattr("pipeline.sources.digest_folder", lambda folder: pytest.fail("it was read"))
+    (line,) = refusal(cfg)
+    assert line.startswith("model.name_or_path: ") and "has no config.json -> name a folder" in line
