@@ -20,6 +20,7 @@ OUTPUTS = {
     "responses": Port("dataset:rollouts", "every response with its score"),
     "results": Port("metrics", "per problem: samples and how many were right, for paired comparisons"),
 }
+SPLITS = ("train", "dev", "test")
 
 
 @dataclass
@@ -43,7 +44,7 @@ class EvaluateConfig(StageConfig):
 
     def faults(self) -> list[Fault]:
         faults = [*super().faults(), *sampling_faults(self)]
-        if self.split not in ("train", "dev", "test"):
+        if self.split not in SPLITS:
             faults.append(Fault("split", f"'{self.split}' is unknown", "write test or dev"))
         if self.mode_samples < 1:
             faults.append(Fault("mode_samples", f"is {self.mode_samples}", "write at least 1"))
@@ -72,7 +73,7 @@ def outline(cfg: EvaluateConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     """Rows and tokens from the sizes of the problem set."""
     plan = Outline(parameters=inputs["model"].get("parameters"), redundant=_off(cfg))
     known: dict[str, dict[str, int]] | None = inputs["problems"].get("suites")
-    if known is None:
+    if known is None or cfg.split not in SPLITS:
         return plan
     sizes = {suite: min(known.get(suite, {}).get(cfg.split, 0), cfg.max_problems) for suite in cfg.suites}
     problems = sum(sizes.values())

@@ -93,6 +93,7 @@ def test_a_suite_that_the_problems_lack_is_no_number_less_but_a_fault():
     (fault,) = outline(config(suites=["reasoning", "generl"]), facts).faults
     assert (fault.key, fault.problem) == ("suites", "there are no test problems of 'generl'")
     assert fault.remedy == "write suites of the problem set: general, reasoning"
+    assert not outline(config(split="tst"), facts).faults  # its own fault says enough
     (fault,) = config(suites=[]).faults()
     assert (fault.key, fault.problem) == ("suites", "is empty")
 
