@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 from pipeline.artifacts import Fault
@@ -61,6 +62,13 @@ def run_faults(cfg: RunConfig, names: list[str]) -> list[Fault]:
         )
     if cfg.tracker.kind not in ("none", "wandb"):
         faults.append(Fault("tracker.kind", f"'{cfg.tracker.kind}' is unknown", "write none or wandb"))
+    for key, least in (("threads", 0), ("parallel_stages", 0), ("concurrent_runs", 1)):
+        if getattr(cfg.launcher, key) < least:
+            faults.append(Fault(f"launcher.{key}", f"is {getattr(cfg.launcher, key)}", f"write {least} or more"))
+    wanted = Path(cfg.output_dir).absolute()
+    folder = next(path for path in (wanted, *wanted.parents) if path.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        faults.append(Fault("output_dir", f"'{folder}' is no folder that can be written", "name one that can"))
     if cfg.launcher.num_ranks < 1:
         faults.append(Fault("launcher.num_ranks", f"is {cfg.launcher.num_ranks}", "write at least 1"))
     if not cfg.stages:

@@ -38,7 +38,10 @@ class Digests:
     @classmethod
     def of_store(cls, store: Path) -> Digests:
         file = store / ".digests.json"
-        return cls(file, json.loads(file.read_text()) if file.exists() else {})
+        try:
+            return cls(file, json.loads(file.read_text()))
+        except (FileNotFoundError, ValueError):
+            return cls(file)  # a memo: what cannot be read is found out again
 
     def of(self, path: Path) -> str:
         """The digest of a file's or folder's content."""

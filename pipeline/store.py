@@ -47,13 +47,22 @@ def partial_path(store: Path, kind: str, fingerprint: str) -> Path:
 
 
 def read_manifest(store: Path, kind: str, fingerprint: str) -> dict[str, Any] | None:
-    """The manifest of a sealed result; None where there is none, or where somebody removed one of its outputs."""
+    """The manifest of a sealed result; None where there is none that can be read, or where somebody removed one of its
+    outputs: the stage then runs again, and what lies there goes to .old."""
     entry = entry_path(store, kind, fingerprint)
-    if not (entry / MANIFEST).exists():
+    manifest = _read_manifest(entry)
+    if manifest is None:
         return None
-    manifest = json.loads((entry / MANIFEST).read_text())
     intact = all((entry / output["path"]).exists() for output in manifest["outputs"].values())
     return manifest if intact else None
+
+
+def _read_manifest(folder: Path) -> dict[str, Any] | None:
+    """Written in one piece and last, so a file that cannot be read was damaged from outside."""
+    try:
+        return json.loads((folder / MANIFEST).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def is_current(manifest: dict[str, Any], input_digests: dict[str, str]) -> bool:
@@ -227,8 +236,10 @@ def finish_earlier(store: Path, kind: str, fingerprint: str, inputs: dict[str, s
     partial, entry = partial_path(store, kind, fingerprint), entry_path(store, kind, fingerprint)
     if not (partial / MANIFEST).exists():
         return False
-    sealed = json.loads((partial / MANIFEST).read_text())
-    old = json.loads((entry / MANIFEST).read_text()) if (entry / MANIFEST).exists() else None
+    sealed, old = _read_manifest(partial), _read_manifest(entry)
+    if sealed is None:
+        (partial / MANIFEST).unlink()
+        return False
     missing = old is None or not is_current(old, inputs)
     newer = old is None or sealed["created"] > old["created"]
     if is_current(sealed, inputs) and newer and (missing or rebuild):

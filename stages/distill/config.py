@@ -79,7 +79,9 @@ def outline(cfg: DistillConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
         outline.faults += teacher_faults(student, teacher) if cfg.is_soft else vocabulary_faults(student, teacher)
         outline.warnings += template_warnings(student, teacher) if cfg.is_soft else []
     if inputs.get("data", {}).get("rows") == 0:
-        outline.faults.append(Fault("inputs.data", "holds no conversations", "wire a dataset with rows"))
+        outline.faults.append(
+            Fault("inputs.data", "holds no conversations", "wire a dataset with rows, or leave it out: ~stages.NAME")
+        )
     return outline
 
 

@@ -59,7 +59,9 @@ def outline(cfg: SFTConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     if inputs.get("data", {"rows": 0}).get("rows") == 0:
         outline.faults.append(
             Fault(
-                "source", "there are no demonstrations to learn from", "write source=few_shot, or data with solutions"
+                "source",
+                "there are no demonstrations to learn from",
+                "write stages.NAME.source=few_shot, or data with solutions",
             )
         )
     return outline

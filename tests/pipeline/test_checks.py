@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.axes import check_axes
+from pipeline.checks import run_faults
 from pipeline.compose import compose
 from pipeline.config import RunConfig
 from pipeline.jobs import plan_jobs, sweep_axes
@@ -248,3 +249,13 @@ def test_what_is_named_by_mistake_is_not_read(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("pipeline.sources.digest_folder", lambda folder: pytest.fail("it was read"))
     (line,) = refusal(cfg)
     assert line.startswith("model.name_or_path: ") and "has no config.json -> name a folder" in line
+
+
+def test_numbers_of_the_launcher_and_a_folder_that_is_none(tmp_path):
+    cfg = RunConfig(output_dir=str(tmp_path / "file" / "deeper"))
+    cfg.launcher.threads, cfg.launcher.parallel_stages, cfg.launcher.concurrent_runs = -1, -3, 0
+    (tmp_path / "file").write_text("")
+    told = {fault.key: fault.remedy for fault in run_faults(cfg, [])}
+    assert told["launcher.threads"] == told["launcher.parallel_stages"] == "write 0 or more"
+    assert told["launcher.concurrent_runs"] == "write 1 or more"
+    assert told["output_dir"] == "name one that can"

@@ -77,6 +77,15 @@ def test_an_entry_without_its_output_does_not_count(tmp_path):
     assert store.read_manifest(tmp_path, *KEY) is None
 
 
+def test_a_manifest_that_was_damaged_does_not_count_and_is_replaced(tmp_path):
+    entry = publish(tmp_path, "one")
+    (entry / store.MANIFEST).write_text('{"kind": "cou')
+    assert store.read_manifest(tmp_path, *KEY) is None
+    assert not store.finish_earlier(tmp_path, *KEY, {}, rebuild=False)
+    publish(tmp_path, "two")
+    assert store.read_manifest(tmp_path, *KEY) == manifest()
+
+
 def test_current_means_todays_input_digests():
     assert store.is_current(manifest(inputs={"before": "d1"}), {"before": "d1"})
     assert not store.is_current(manifest(inputs={"before": "d1"}), {"before": "d2"})

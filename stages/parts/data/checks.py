@@ -133,7 +133,7 @@ def first_rows(path: Path, count: int | None = FIRST_LINES) -> dict[int, dict[st
         rows = [row for batch in (islice(batches, 1) if count else batches) for row in batch.to_pylist()]
         return dict(enumerate(rows[:count], start=1))
     found: dict[int, dict[str, Any]] = {}
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:  # some editors begin a file with a mark
         for number, line in enumerate(file, start=1):
             if count is not None and len(found) == count:
                 break
