@@ -29,7 +29,9 @@ from omegaconf.errors import OmegaConfBaseException
 from pipeline import axes, compose, jobs, messages, sweep
 from pipeline.artifacts import Fault
 from pipeline.config import RunConfig
+from pipeline.flags import unknown_flag
 from pipeline.launch_cluster import preview
+from pipeline.manual import page
 from pipeline.plan import make_plan
 from pipeline.report.sweep import write_sweep_report
 from pipeline.table import plan_table
@@ -92,6 +94,17 @@ def objective(folder: Path, wanted: DictConfig) -> float | None:
 
 def main() -> int:
     arguments = sys.argv[1:] = sorted(sys.argv[1:], key=lambda item: item not in MULTIRUN)  # Hydra wants it in front
+    if arguments and arguments[0] in ("--shell-completion", "-sc"):
+        from pipeline.completion import answer
+
+        return answer(arguments[1:])
+    if {"-h", "--help"} & set(arguments):
+        print(page())
+        return sweep.DONE
+    faults = [fault for one in arguments if one.startswith("-") and (fault := unknown_flag(one))]
+    if faults:
+        print(messages.Refused(faults), file=sys.stderr)
+        return sweep.REFUSED
     if any(argument.startswith("-") or argument.lstrip("+~").startswith("hydra") for argument in arguments):
         return through_hydra(arguments)
     try:

@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.config import RunConfig
 from pipeline.kinds import kinds
+from pipeline.manual import choices
 from pipeline.messages import CONF, Refused, added, reword, unreachable, unreadable
 from stages.base_model.config import ModelConfig
 from stages.parts.data.config import DataConfig
@@ -35,6 +36,7 @@ def register_schemas() -> None:
     for name, kind in kinds().items():
         store.store(name=f"{name}_schema", node=open_dicts(OmegaConf.structured(kind.config)))
     OmegaConf.register_new_resolver("job_folder", job_folder, replace=True)
+    OmegaConf.register_new_resolver("manual", choices, replace=True)
     OmegaConf.register_new_resolver("pinned", pinned, replace=True)
     OmegaConf.register_new_resolver("as_model", as_model, replace=True)
 

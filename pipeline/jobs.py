@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pipeline import compose
 from pipeline.config import RunConfig
-from pipeline.messages import CONF, Refused
+from pipeline.messages import CONF, Refused, line, reword
 from pipeline.plan import make_plan
 from pipeline.plan_types import Plan
 
@@ -108,8 +108,10 @@ def plan_jobs(fixed: list[str], axes: list[Axis]) -> Iterator[Job]:
             cfg = bases[choices].with_values(written)
             cfg.dry_run = True
             yield Job(combination, overrides, make_plan(cfg, overrides))
-        except (Refused, OmegaConfBaseException) as error:
-            yield Job(combination, overrides, None, str(error))
+        except Refused as refusal:
+            yield Job(combination, overrides, None, str(refusal))
+        except OmegaConfBaseException as error:
+            yield Job(combination, overrides, None, line(reword(error, overrides)))
 
 
 @dataclass

@@ -82,11 +82,18 @@ def reword(error: Exception, overrides: list[str]) -> Fault:
     if isinstance(error, HydraException):
         return _composition(error, overrides)
     key = getattr(error, "full_key", None) or "config"
+    if re.match(r"Key '\S+' (is )?not in", str(error)):
+        return _unknown_key(key, overrides)
     if isinstance(error, MissingMandatoryValue) or "missing mandatory value" in str(error).lower():
         return _missing_value(error, key)
     if isinstance(error, InterpolationKeyError | InterpolationResolutionError):
         return Fault(key, _first_line(error), "give the key that it refers to a value")
     return Fault(key, _first_line(error), "write a value of that type")
+
+
+def root_groups() -> list[str]:
+    """The groups that are chosen at the root; kinds and suites are chosen by pipelines."""
+    return [path.name for path in CONF.iterdir() if path.is_dir() and path.name not in ("hydra", "stage", "suite")]
 
 
 def unreachable(override: str) -> Fault | None:
@@ -213,7 +220,7 @@ def _unknown_key(key: str, overrides: list[str]) -> Fault:
         return Fault(key, "cannot be set to that", "write its fields one by one, KEY.FIELD=VALUE")
     parent = OmegaConf.select(known, ".".join(parts[:depth])) if depth else known
     children = [str(child) for child in parent] if isinstance(parent, DictConfig) else []
-    children += [] if depth else [path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra"]
+    children += root_groups() if depth == 0 and len(parts) == 1 else []
     wrong, prefix = parts[depth], ".".join([*parts[:depth], ""])
     if wrong in SYNONYMS:
         return Fault(
@@ -242,12 +249,20 @@ def _where(ours: str, prefix: str, known: DictConfig) -> str:
 
 def _unknown_package(key: str, overrides: list[str]) -> Fault:
     group, _, package = key.partition("@")
-    stages = [str(name) for name in _known_keys(overrides).stages]
+    known = _known_keys(overrides)
+    stages = [str(name) for name in known.stages]
     parts = package.split(".")
+    if not (CONF / group).is_dir():
+        close = nearest(group, root_groups())
+        right = ".".join(close if close and part == group else part for part in parts)  # its field is called like it
+        remedy = f"write {close}@{right}=..." if close else suggest(group, root_groups())
+        return Fault(key, f"there is no group '{group}'", remedy)
     if len(parts) > 1 and parts[0] == "stages" and parts[1] not in stages:
         close = nearest(parts[1], stages)
         remedy = f"write {group}@stages.{close}.{group}=..." if close else suggest(parts[1], stages)
         return Fault(key, f"there is no stage '{parts[1]}'", remedy)
+    if len(parts) > 1 and parts[0] == "stages" and group in known.stages[parts[1]]:
+        return Fault(key, f"is not where {parts[1]} has its {group}", f"write {group}@stages.{parts[1]}.{group}=...")
     return Fault(key, f"has no {group} to choose", f"write {group}@stages.NAME.{group}=..., for a stage that has one")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from pipeline import sweep
+from pipeline.config import RunConfig
+from pipeline.messages import root_groups
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -52,17 +55,40 @@ def test_a_fault_that_hydra_finds_first(tmp_path: Path) -> None:
     assert line.startswith("pipeline: there is no pipeline 'r1_styl' -> write r1_style (there are: ")
 
 
-def test_help_names_the_groups_and_the_knobs() -> None:
+def test_help_has_a_line_for_every_group_and_every_knob_of_the_root() -> None:
     text = run("--help").stdout
+    starts = {word.split("=")[0].split(".")[0].lstrip("~") for line in text.splitlines() for word in line.split("  ")}
+    knobs = {item.name for item in dataclasses.fields(RunConfig)}
+    assert (knobs | set(root_groups())) - starts == set()
     for word in (
-        "engine: torch, zero1",
-        "experiment:",
-        "beta=0.001",
-        "until=STAGE",
-        "Exit status",
-        "stages.NAME.FIELD",
+        "dapo          DAPO (arXiv:2503.14476): clip-higher",
+        "STAGE.eval",
+        "Exit status: 0 done",
+        "install=bash",
     ):
         assert word in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [
+        ("--dry-run", "--dry-run: is no flag -> settings have no dashes: write dry_run=..."),
+        ("--multi-run", "--multi-run: is no flag -> write --multirun"),
+        ("--kl-coef=0.1", "--kl-coef: is no flag -> settings have no dashes: write beta=..."),
+        ("-x", "-x: is no flag -> settings are written KEY=VALUE; see python run.py --help"),
+    ],
+)
+def test_an_unknown_flag_is_one_line(flag: str, told: str, tmp_path: Path) -> None:
+    done = run(flag, f"output_dir={tmp_path}/new")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{told}\n")
+
+
+def test_an_unknown_axis_names_the_nearest_key(tmp_path: Path) -> None:
+    done = run("-m", "G=4,8", "epsilo=0.1,0.2", "dry_run=true", f"output_dir={tmp_path}/new")
+    assert done.returncode == 2
+    assert "epsilo: there is no key 'epsilo' -> write epsilon\n" in done.stderr + done.stdout
+    assert "object_type" not in done.stderr + done.stdout
 
 
 @pytest.mark.parametrize(("axis", "status"), [("G=1,8", 1), ("G=4,8", 0), ("G=4,many", 1), ("G=many,few", 2)])

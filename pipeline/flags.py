@@ -1,0 +1,32 @@
+"""The few words with dashes that run.py knows; everything else is KEY=VALUE."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from pipeline.artifacts import Fault
+from pipeline.config import RunConfig
+from pipeline.messages import SYNONYMS, nearest, root_groups
+
+FLAGS = (
+    *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "-r", "--resolve", "-p", "--package", "-m"),
+    *("--multirun", "-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir"),
+    *("--experimental-rerun", "-i", "--info"),
+)  # ours and Hydra's
+
+
+def unknown_flag(flag: str) -> Fault | None:
+    """A word with dashes that neither we nor Hydra know; argparse would answer with a page of usage."""
+    name = flag.partition("=")[0]
+    if name in FLAGS:
+        return None
+    bare = name.lstrip("-").replace("-", "_")
+    flags = [one for one in FLAGS if one.startswith("--")] if name.startswith("--") else []
+    keys = [*root_groups(), *(item.name for item in dataclasses.fields(RunConfig))]
+    if close := nearest(name, flags):
+        remedy = f"write {close}"
+    elif close := nearest(SYNONYMS.get(bare, bare), keys):
+        remedy = f"settings have no dashes: write {close}=..."
+    else:
+        remedy = "settings are written KEY=VALUE; see python run.py --help"
+    return Fault(name, "is no flag", remedy)
