@@ -87,12 +87,10 @@ def check_numbers(arguments: argparse.Namespace) -> None:
 
 def chat(folder: Path, arguments: argparse.Namespace) -> None:
     """Read turns until the input ends."""
-    import torch
 
     from stages.parts.policy.model import load_policy
     from stages.parts.rollouts.engine import transformers_engine
 
-    torch.set_grad_enabled(False)
     policy = load_policy(folder)
     engine = transformers_engine(policy)
     opening = [{"role": "system", "content": arguments.system}] if arguments.system else []

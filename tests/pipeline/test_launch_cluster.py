@@ -131,7 +131,10 @@ def test_two_ranks_run(tmp_path, launcher, slurm_here):
     assert len(set(pids(trace))) == 2
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("deepspeed", marks=pytest.mark.slow), "slurm"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("deepspeed", "slurm")]
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", *SLOW])
 def test_the_rank_that_failed_is_told(tmp_path, launcher, slurm_here):
     trace = tmp_path / "trace"
     failed = run(tmp_path, launcher, fail="raise", fail_rank=1, fail_at_step=2, trace=str(trace))
