@@ -33,7 +33,6 @@ from pipeline.flags import unknown_flag
 from pipeline.launch_cluster import preview
 from pipeline.manual import page
 from pipeline.plan import make_plan
-from pipeline.report.sweep import write_sweep_report
 from pipeline.table import plan_table
 
 STATUSES = "POSTTRAIN_STATUSES"  # file to which every job of this call adds its status, from whatever process
@@ -137,6 +136,8 @@ def through_hydra(arguments: list[str]) -> int:
         statuses = _statuses(scratch)
         shutil.rmtree(scratch, ignore_errors=True)
         if prepared:
+            from pipeline.report.sweep import write_sweep_report  # numpy: a tenth of a second that a dry run spares
+
             print(f"report: {write_sweep_report(prepared.folder)}")
     statuses += [sweep.REFUSED] * (prepared.refused if prepared else 0)
     return statuses[0] if len(statuses) == 1 else sweep.exit_status(statuses)

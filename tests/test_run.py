@@ -27,7 +27,7 @@ def run(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def test_a_dry_run_imports_no_torch_writes_nothing_and_is_quick(tmp_path: Path) -> None:
-    heavy = "('torch', 'transformers', 'datasets', 'deepspeed', 'wandb', 'reasoning_gym')"
+    heavy = "('torch', 'transformers', 'datasets', 'deepspeed', 'wandb', 'reasoning_gym', 'numpy')"
     code = f"import time; print('heavy:', [m for m in {heavy} if m in sys.modules], 'cpu:', time.process_time())"
     done = run("pipeline=r1_style", "dry_run=true", f"output_dir={tmp_path}/new", code=code)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,6 @@ import math
 from pathlib import Path
 from statistics import mean, stdev
 
-from pipeline.report.capability import _ordered
 from pipeline.report.charts import Series, line_chart
 from pipeline.report.curves import series_of
 from pipeline.report.page import chip, details, duration, number, page, percent, section, signed, table, text
@@ -173,7 +172,7 @@ def _outcomes(view: SweepView) -> list[tuple[str, str]]:
 
 
 def _suites(view: SweepView) -> list[str]:
-    return _ordered([suite for _, suite in _outcomes(view)])
+    return list(dict.fromkeys(suite for _, suite in _outcomes(view)))
 
 
 def _by_setting(view: SweepView) -> dict[str, list[JobView]]:
