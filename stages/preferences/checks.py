@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.artifacts import Fault
 from stages.parts.data.checks import FIRST_LINES, first_rows
+from stages.parts.data.columns import resolve_columns
 from stages.parts.data.pairs import Pair
 from stages.parts.data.splits import normalise
 
@@ -21,19 +22,6 @@ GUESSES = {
     "axis": ("axis", "aspect", "criterion"),
 }
 NEEDED = ("chosen", "rejected")  # a prompt may stand in conversations instead (UltraFeedback, HH-RLHF)
-
-
-def resolve(names: list[str], mapping: dict[str, str]) -> dict[str, str]:
-    """ours -> theirs for the columns that are there. Raises KeyError where a mapped column does not exist."""
-    resolved = {}
-    for ours, guesses in GUESSES.items():
-        if ours in mapping:
-            if mapping[ours] not in names:
-                raise KeyError(mapping[ours])
-            resolved[ours] = mapping[ours]
-        elif found := next((name for name in guesses if name in names), None):
-            resolved[ours] = found
-    return resolved
 
 
 def read_pair(raw: dict[str, Any], columns: dict[str, str], axis: str) -> Pair | None:
@@ -72,7 +60,7 @@ def file_faults(cfg: PreferencesConfig) -> list[Fault]:
     names = sorted({name for row in rows for name in row})
     has = f"the file has {', '.join(names) or 'no rows'}"
     try:
-        columns = resolve(names, cfg.columns)
+        columns = resolve_columns(names, cfg.columns, GUESSES)
     except KeyError as error:
         return [Fault("columns", f"there is no column {error} in '{cfg.path}'", has)]
     missing = [name for name in NEEDED if name not in columns]

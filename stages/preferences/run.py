@@ -8,13 +8,14 @@ from pathlib import Path
 from pipeline.artifacts import Artifact, StageFailed
 from pipeline.tracking import Context, Metrics
 from stages.parts.data.checks import first_rows
+from stages.parts.data.columns import resolve_columns
 from stages.parts.data.contrasts import pairs_of
 from stages.parts.data.pairs import Pair, save_pairs
 from stages.parts.data.problems import load_problems
 from stages.parts.data.sources import cut_sizes
 from stages.parts.data.splits import normalise
 from stages.parts.data.tasks import stable_int
-from stages.preferences.checks import read_pair, resolve
+from stages.preferences.checks import GUESSES, read_pair
 from stages.preferences.config import PreferencesConfig
 
 SHOWN = 8  # pairs in samples.jsonl
@@ -60,7 +61,7 @@ def file_pairs(cfg: PreferencesConfig, context: Context) -> dict[str, list[Pair]
     """Split by prompt, in the order of hashes: a prompt with several pairs stays on one side."""
     assert cfg.path is not None
     rows = list(first_rows(Path(cfg.path), None).values())
-    columns = resolve(sorted({name for row in rows for name in row}), cfg.columns)
+    columns = resolve_columns(sorted({name for row in rows for name in row}), cfg.columns, GUESSES)
     by_prompt: dict[str, list[Pair]] = {}
     for row in rows:
         if (pair := read_pair(row, columns, cfg.axis)) is not None:

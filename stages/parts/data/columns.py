@@ -8,6 +8,7 @@ demonstration; a row with only an answer is a problem.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,13 +37,15 @@ class Row:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-def resolve_columns(names: list[str], mapping: dict[str, str]) -> dict[str, str]:
-    """ours -> theirs for the columns that are there: those mapped by name, else the first guess that exists.
+def resolve_columns(
+    names: list[str], mapping: dict[str, str], known: Mapping[str, tuple[str, ...]] = GUESSES
+) -> dict[str, str]:
+    """ours -> theirs for the columns that are there: those mapped by name, else the first of the `known` names for it.
 
     Raises KeyError with the missing name where a mapped column does not exist.
     """
     resolved = {}
-    for ours, guesses in GUESSES.items():
+    for ours, guesses in known.items():
         if ours in mapping:
             if mapping[ours] not in names:
                 raise KeyError(mapping[ours])
