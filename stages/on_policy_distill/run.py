@@ -7,10 +7,10 @@ Rewards are watched all the same. The teacher is frozen, partitioned as a refere
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.artifacts import Artifact, Interrupted
+from pipeline.artifacts import Artifact
 from pipeline.tracking import Context, Metrics
 from stages.on_policy_distill.config import OnPolicyDistillConfig
 from stages.on_policy_distill.update import Reading, assign_rewards, readings_of, update
@@ -27,10 +27,8 @@ from stages.parts.experience.monitors import (
     sample_rows,
     show_progress,
 )
-from stages.parts.experience.order import Cursor, training_problems
-from stages.parts.experience.resume import experience_state, restored_experience
-from stages.parts.policy.checkpoint import load_checkpoint, save_checkpoint
-from stages.parts.policy.distributed import any_rank
+from stages.parts.experience.order import training_problems
+from stages.parts.experience.progress import Progress, after_update, restore, rows_in_turn
 from stages.parts.policy.examples import Source, encode_source, examples_of_step
 from stages.parts.policy.memory import PeakMemory
 from stages.parts.policy.model import Policy, load_policy
@@ -42,14 +40,7 @@ from stages.parts.rollouts.engine import transformers_engine
 
 
 @dataclass
-class Progress:
-    """Everything that a resumed stage needs beside weights and optimizer."""
-
-    step: int = 0  # optimizer steps done
-    cursor: Cursor = field(default_factory=dict)  # problems drawn a suite
-    experience: Experience | None = None  # the rollout in use
-    position: int = 0  # updates of it that are done
-    latest: Metrics = field(default_factory=dict)  # the last value of every metric
+class DistillProgress(Progress):
     teacher_tokens: float = 0.0  # read so far
 
 
@@ -92,7 +83,7 @@ def run(cfg: OnPolicyDistillConfig, inputs: dict[str, Artifact], context: Contex
         context.log(progress.step, metrics)
         progress.latest |= metrics
         _show(progress, cfg, context)
-        _after_update(progress, engine, cfg, context)
+        after_update(progress, engine, cfg, context, {"teacher_tokens": progress.teacher_tokens})
     tell_empty_steps(progress.latest, cfg, context)
     if engine.sharded:
         sampler.load_weights(engine.full_state())
@@ -123,13 +114,9 @@ def _experience(
 
 def _readings(progress: Progress, sources: list[Source], cfg: OnPolicyDistillConfig, context: Context) -> list[Reading]:
     """This rank's sequences of the step: the next mini-batch of the rollout in use, and the step's conversations."""
-    experience = progress.experience
-    assert experience is not None
-    groups = set(experience.minibatches[progress.position % len(experience.minibatches)])
-    rows = [row for row in experience.rows if row.group in groups]
     counts = [cfg.conversations] if sources else []
     examples = examples_of_step(sources, counts, cfg.seed, progress.step)
-    return readings_of(rows, examples[context.rank :: context.world_size])
+    return readings_of(rows_in_turn(progress), examples[context.rank :: context.world_size])
 
 
 def _look_at_first_step(readings: list[Reading], policy: Policy, context: Context) -> Metrics:
@@ -158,27 +145,9 @@ def _show(progress: Progress, cfg: OnPolicyDistillConfig, context: Context) -> N
         context.progress(progress.step, cfg.steps, loss=progress.latest.get("train/loss", 0.0))
 
 
-def _after_update(progress: Progress, engine: TrainEngine, cfg: OnPolicyDistillConfig, context: Context) -> None:
-    """End of a rollout, checkpoint, stop request."""
-    experience = progress.experience
-    assert experience is not None
-    if progress.position == len(experience.minibatches) * cfg.epochs_per_rollout:
-        progress.experience = None
-    stop = any_rank(context.stop.is_set())
-    if stop or (progress.step % cfg.save_every_steps == 0 and progress.step < cfg.steps):
-        kept: dict[str, Any] = {
-            name: getattr(progress, name) for name in ("cursor", "position", "latest", "teacher_tokens")
-        }
-        save_checkpoint(context, progress.step, engine, kept | {"experience": experience_state(progress.experience)})
-    if stop:
-        raise Interrupted(f"stopped after step {progress.step} of {cfg.steps}, checkpoint written")
-
-
-def _resume(context: Context, engine: TrainEngine) -> Progress:
-    found = load_checkpoint(context, engine)
-    if found is None:
-        return Progress()
-    step, state = found
-    experience = restored_experience(state["experience"], context)
-    kept = {name: state[name] for name in ("cursor", "position", "latest", "teacher_tokens")}
-    return Progress(step, experience=experience, **kept)
+def _resume(context: Context, engine: TrainEngine) -> DistillProgress:
+    progress = DistillProgress()
+    state = restore(progress, context, engine)
+    if state is not None:
+        progress.teacher_tokens = state["teacher_tokens"]
+    return progress

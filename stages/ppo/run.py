@@ -7,12 +7,11 @@ checkpoint holds both with their optimizers, and the rollout in use with its val
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
-from pipeline.artifacts import Artifact, Interrupted
+from pipeline.artifacts import Artifact
 from pipeline.tracking import Context, Metrics
-from stages.parts.experience.collect import Experience, collect
+from stages.parts.experience.collect import collect
 from stages.parts.experience.empty_steps import empty_so_far, tell_empty_steps
 from stages.parts.experience.first_step import look_at_first_rollout
 from stages.parts.experience.gaming import check_parts
@@ -24,11 +23,9 @@ from stages.parts.experience.monitors import (
     sample_rows,
     show_progress,
 )
-from stages.parts.experience.order import Cursor, training_problems
-from stages.parts.experience.resume import experience_state, restored_experience
-from stages.parts.policy.checkpoint import load_checkpoint, save_checkpoint
+from stages.parts.experience.order import training_problems
+from stages.parts.experience.progress import Progress, after_update, restore, rows_in_turn
 from stages.parts.policy.config import LoRAConfig
-from stages.parts.policy.distributed import any_rank
 from stages.parts.policy.judge import load_judge
 from stages.parts.policy.memory import PeakMemory
 from stages.parts.policy.model import Policy, load_policy, save_policy
@@ -39,17 +36,6 @@ from stages.parts.policy.value_head import add_value_head, load_critic, without_
 from stages.parts.rollouts.engine import transformers_engine
 from stages.ppo.config import PPOConfig
 from stages.ppo.update import Learners, assign_advantages, score_rollout, update
-
-
-@dataclass
-class Progress:
-    """Everything that a resumed stage needs beside weights and optimizers."""
-
-    step: int = 0  # optimizer steps done
-    cursor: Cursor = field(default_factory=dict)  # problems drawn a suite
-    experience: Experience | None = None  # the rollout in use
-    position: int = 0  # updates of it that are done
-    latest: Metrics = field(default_factory=dict)  # the last value of every metric
 
 
 def run(cfg: PPOConfig, inputs: dict[str, Artifact], context: Context) -> Metrics:
@@ -64,7 +50,8 @@ def run(cfg: PPOConfig, inputs: dict[str, Artifact], context: Context) -> Metric
     judge = load_judge(inputs["reward_model"].path, cfg) if "reward_model" in inputs else None
     pools, heldout = training_problems(cfg, inputs["problems"].path)
     check_parts(pools, judge)
-    progress = _resume(context, learners)
+    progress = Progress()
+    restore(progress, context, learners)
     while progress.step < cfg.steps:
         clock, metrics = time.monotonic(), {}
         if progress.experience is None:
@@ -86,7 +73,7 @@ def run(cfg: PPOConfig, inputs: dict[str, Artifact], context: Context) -> Metric
         context.log(progress.step, metrics)
         progress.latest |= metrics
         show_progress(progress.latest, progress.step, cfg, context)
-        _after_update(progress, learners, cfg, context)
+        after_update(progress, learners, cfg, context)
     tell_empty_steps(progress.latest, cfg, context)
     state = without_value_head(engine.full_state())
     if engine.sharded:
@@ -119,42 +106,10 @@ def critic_config(cfg: PPOConfig) -> PPOConfig:
 
 def _one_update(progress: Progress, learners: Learners, cfg: PPOConfig) -> Metrics:
     """One optimizer step on the next mini-batch of the rollout in use."""
-    experience = progress.experience
-    assert experience is not None
-    groups = set(experience.minibatches[progress.position % len(experience.minibatches)])
-    rows = [row for row in experience.rows if row.group in groups]
     rate = learning_rate(progress.step, cfg)
-    metrics = update(rows, learners, cfg, rate, learning_rate(progress.step, critic_config(cfg)))
+    metrics = update(rows_in_turn(progress), learners, cfg, rate, learning_rate(progress.step, critic_config(cfg)))
     if progress.position == 0:
         check_sync(metrics, cfg)
     progress.step += 1
     progress.position += 1
     return metrics | {"train/learning_rate": rate} | empty_so_far(progress.latest, metrics)
-
-
-def _after_update(progress: Progress, learners: Learners, cfg: PPOConfig, context: Context) -> None:
-    """End of a rollout, checkpoint, stop request."""
-    experience = progress.experience
-    assert experience is not None
-    if progress.position == len(experience.minibatches) * cfg.epochs_per_rollout:
-        progress.experience = None
-    stop = any_rank(context.stop.is_set())
-    if stop or (progress.step % cfg.save_every_steps == 0 and progress.step < cfg.steps):
-        save_checkpoint(context, progress.step, learners, _state(progress))
-    if stop:
-        raise Interrupted(f"stopped after step {progress.step} of {cfg.steps}, checkpoint written")
-
-
-def _state(progress: Progress) -> dict[str, Any]:
-    """Progress as JSON; the rollout in use goes with it."""
-    kept: dict[str, Any] = {name: getattr(progress, name) for name in ("cursor", "position", "latest")}
-    return kept | {"experience": experience_state(progress.experience)}
-
-
-def _resume(context: Context, learners: Learners) -> Progress:
-    found = load_checkpoint(context, learners)
-    if found is None:
-        return Progress()
-    step, state = found
-    experience = restored_experience(state["experience"], context)
-    return Progress(step, state["cursor"], experience, state["position"], state["latest"])

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 
-from pipeline.artifacts import Artifact, Interrupted
+from pipeline.artifacts import Artifact
 from pipeline.tracking import Context, Metrics
-from stages.parts.experience.collect import Experience, collect
+from stages.parts.experience.collect import collect
 from stages.parts.experience.empty_steps import empty_so_far, tell_empty_steps
 from stages.parts.experience.first_step import look_at_first_rollout
 from stages.parts.experience.gaming import check_parts
@@ -27,10 +26,9 @@ from stages.parts.experience.monitors import (
     sample_rows,
     show_progress,
 )
-from stages.parts.experience.order import Cursor, training_problems
-from stages.parts.experience.resume import experience_state, restored_experience
-from stages.parts.policy.checkpoint import checkpoint_tensors, load_checkpoint, save_checkpoint
-from stages.parts.policy.distributed import any_rank
+from stages.parts.experience.order import training_problems
+from stages.parts.experience.progress import Progress, after_update, restore, rows_in_turn
+from stages.parts.policy.checkpoint import checkpoint_tensors
 from stages.parts.policy.judge import load_judge
 from stages.parts.policy.memory import PeakMemory
 from stages.parts.policy.model import load_policy
@@ -44,14 +42,7 @@ from stages.rl.update import assign_advantages, resample_rounds, score_logps, up
 
 
 @dataclass
-class Progress:
-    """Everything that a resumed stage needs beside weights and optimizer."""
-
-    step: int = 0  # optimizer steps done
-    cursor: Cursor = field(default_factory=dict)  # problems drawn a suite
-    experience: Experience | None = None  # the rollout in use
-    position: int = 0  # updates of it that are done
-    latest: Metrics = field(default_factory=dict)  # the last value of every metric
+class RLProgress(Progress):
     reference_state: dict[str, Tensor] = field(default_factory=dict)  # weights of a reference that was reset
 
 
@@ -89,7 +80,8 @@ def run(cfg: RLConfig, inputs: dict[str, Artifact], context: Context) -> Metrics
         context.log(progress.step, metrics)
         progress.latest |= metrics
         show_progress(progress.latest, progress.step, cfg, context)
-        _after_update(progress, engine, reference, cfg, context)
+        _reset_reference(progress, engine, reference, cfg)
+        after_update(progress, engine, cfg, context, tensors=progress.reference_state)
     tell_empty_steps(progress.latest, cfg, context)
     if engine.sharded:
         sampler.load_weights(engine.full_state())
@@ -101,14 +93,10 @@ def run(cfg: RLConfig, inputs: dict[str, Artifact], context: Context) -> Metrics
     return progress.latest | needed | {"train/steps": progress.step}
 
 
-def _one_update(progress: Progress, engine: TrainEngine, cfg: RLConfig, context: Context) -> Metrics:
+def _one_update(progress: RLProgress, engine: TrainEngine, cfg: RLConfig, context: Context) -> Metrics:
     """One optimizer step on the next mini-batch of the rollout in use."""
-    experience = progress.experience
-    assert experience is not None
-    groups = set(experience.minibatches[progress.position % len(experience.minibatches)])
-    rows = [row for row in experience.rows if row.group in groups]
     rate = learning_rate(progress.step, cfg)
-    metrics = update(rows, engine, cfg, rate)
+    metrics = update(rows_in_turn(progress), engine, cfg, rate)
     if progress.position == 0:
         check_sync(metrics, cfg)
     progress.step += 1
@@ -116,39 +104,18 @@ def _one_update(progress: Progress, engine: TrainEngine, cfg: RLConfig, context:
     return metrics | {"train/learning_rate": rate} | empty_so_far(progress.latest, metrics)
 
 
-def _after_update(
-    progress: Progress, engine: TrainEngine, reference: Reference | None, cfg: RLConfig, context: Context
-) -> None:
-    """End of a rollout, reference reset, checkpoint, stop request."""
-    experience = progress.experience
-    assert experience is not None
-    if progress.position == len(experience.minibatches) * cfg.epochs_per_rollout:
-        progress.experience = None
+def _reset_reference(progress: RLProgress, engine: TrainEngine, reference: Reference | None, cfg: RLConfig) -> None:
+    """Iterative GRPO: every so many steps the policy becomes the reference."""
     every = cfg.algorithm.reference_reset_steps
     if reference is not None and every and progress.step % every == 0:
         progress.reference_state = {name: tensor.detach().cpu().clone() for name, tensor in engine.full_state().items()}
         reference.load_state(progress.reference_state)
-    stop = any_rank(context.stop.is_set())
-    if stop or (progress.step % cfg.save_every_steps == 0 and progress.step < cfg.steps):
-        save_checkpoint(context, progress.step, engine, _state(progress), progress.reference_state)
-    if stop:
-        raise Interrupted(f"stopped after step {progress.step} of {cfg.steps}, checkpoint written")
 
 
-def _state(progress: Progress) -> dict[str, Any]:
-    """Progress as JSON; the rollout in use goes with it."""
-    kept: dict[str, Any] = {name: getattr(progress, name) for name in ("cursor", "position", "latest")}
-    return kept | {"experience": experience_state(progress.experience)}
-
-
-def _resume(context: Context, engine: TrainEngine, reference: Reference | None) -> Progress:
-    found = load_checkpoint(context, engine)
-    if found is None:
-        return Progress()
-    step, state = found
-    tensors = checkpoint_tensors(context, step)
-    experience = restored_experience(state["experience"], context)
-    progress = Progress(step, state["cursor"], experience, state["position"], state["latest"], tensors)
+def _resume(context: Context, engine: TrainEngine, reference: Reference | None) -> RLProgress:
+    progress = RLProgress()
+    if restore(progress, context, engine) is not None:
+        progress.reference_state = checkpoint_tensors(context, progress.step)
     if reference is not None and progress.reference_state:
         reference.load_state(progress.reference_state)
     return progress
