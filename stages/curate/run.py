@@ -7,14 +7,14 @@ import json
 from collections import Counter
 from typing import Any
 
-from pipeline.artifacts import Artifact, Interrupted, StageFailed
+from pipeline.artifacts import Artifact, StageFailed
 from pipeline.tracking import Context, Metrics
 from stages.curate.config import CurateConfig
 from stages.curate.filters import KEPT, REASONS, verdict
 from stages.parts.data.conversations import load_conversations, save_conversations
 from stages.parts.data.problems import load_problems
 from stages.parts.data.splits import normalise
-from stages.parts.policy.distributed import any_rank, gather_objects
+from stages.parts.policy.distributed import gather_objects, stop_if_asked
 from stages.parts.policy.model import load_policy
 from stages.parts.rollouts.config import SamplingConfig
 from stages.parts.rollouts.engine import transformers_engine
@@ -56,8 +56,7 @@ def direct_shares(
 
     def between(answered: int) -> None:
         context.progress(answered, len(problems))
-        if any_rank(context.stop.is_set()):
-            raise Interrupted("stopped while queries were answered; nothing is kept of it, it starts anew")
+        stop_if_asked(context, "answering queries")
 
     groups = answer_problems(
         transformers_engine(policy),

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pipeline.artifacts import Artifact, Interrupted, StageFailed
+from pipeline.artifacts import Artifact, StageFailed
 from pipeline.tracking import Context, Metrics
 from stages.evaluate.config import EvaluateConfig
 from stages.evaluate.modes import Asker, mode_metrics, mode_results, mode_rows
 from stages.parts.data.problems import load_problems
 from stages.parts.evaluation.suites import Row, problem_results, response_rows, suite_metrics
-from stages.parts.policy.distributed import any_rank, gather_objects
+from stages.parts.policy.distributed import gather_objects, stop_if_asked
 from stages.parts.policy.model import load_policy
 from stages.parts.rollouts.config import SamplingConfig
 from stages.parts.rollouts.engine import transformers_engine
@@ -34,8 +34,7 @@ def run(cfg: EvaluateConfig, inputs: dict[str, Artifact], context: Context) -> M
 
     def between(answered: int) -> None:
         context.progress(answered, len(problems))
-        if any_rank(context.stop.is_set()):
-            raise Interrupted("evaluation stopped; nothing is kept of it, it starts anew")
+        stop_if_asked(context, "evaluation")
 
     engine = transformers_engine(policy)
     groups = answer_problems(

@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.artifacts import Artifact, Interrupted, StageFailed
+from pipeline.artifacts import Artifact, StageFailed
 from pipeline.statistics import paired_difference
 from pipeline.tracking import Context, Metrics
 from stages.exposure_bias.config import ExposureBiasConfig
 from stages.parts.data.problems import load_problems
 from stages.parts.policy.batch import TokenBatch, microbatches, pad_batch
 from stages.parts.policy.config import TrainedStageConfig
-from stages.parts.policy.distributed import any_rank, gather_objects
+from stages.parts.policy.distributed import gather_objects, stop_if_asked
 from stages.parts.policy.model import Policy, load_policy
 from stages.parts.policy.scoring import Compare, Scorer
 from stages.parts.policy.soft_targets import Divergence, OnlineTargets, load_teacher
@@ -64,8 +64,7 @@ def _answers(
 ) -> list[RolloutGroup]:
     def between(answered: int) -> None:
         context.progress(answered + (len(problems) if writer == "teacher" else 0), 2 * len(problems))
-        if any_rank(context.stop.is_set()):
-            raise Interrupted("measuring stopped; nothing is kept of it, it starts anew")
+        stop_if_asked(context, "measuring")
 
     return answer_problems(
         transformers_engine(policy),

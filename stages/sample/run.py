@@ -10,11 +10,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import Artifact, Interrupted, StageFailed
+from pipeline.artifacts import Artifact, StageFailed
 from pipeline.tracking import Context, Metrics
 from stages.parts.data.conversations import save_conversations
 from stages.parts.data.problems import load_problems
-from stages.parts.policy.distributed import any_rank, gather_objects
+from stages.parts.policy.distributed import gather_objects, stop_if_asked
 from stages.parts.policy.model import load_policy
 from stages.parts.rollouts.config import sampling_of
 from stages.parts.rollouts.engine import transformers_engine
@@ -33,8 +33,7 @@ def run(cfg: SampleConfig, inputs: dict[str, Artifact], context: Context) -> Met
 
     def between(answered: int) -> None:
         context.progress(answered, len(problems))
-        if any_rank(context.stop.is_set()):
-            raise Interrupted("sampling stopped; nothing is kept of it, it starts anew")
+        stop_if_asked(context, "sampling")
 
     groups = answer_problems(
         transformers_engine(policy),

@@ -11,11 +11,11 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from pipeline.artifacts import Artifact, Interrupted, StageFailed
+from pipeline.artifacts import Artifact, StageFailed
 from pipeline.tracking import Context, Metrics
 from stages.parts.data.conversations import load_conversations, save_conversations
 from stages.parts.data.problems import load_problems
-from stages.parts.policy.distributed import any_rank, barrier, gather_objects
+from stages.parts.policy.distributed import barrier, gather_objects, stop_if_asked
 from stages.parts.policy.model import Policy
 from stages.parts.rollouts.engine import transformers_engine
 from stages.parts.rollouts.requests import answer_problems
@@ -82,8 +82,7 @@ def _sample(
     cfg: SFTConfig, policy: Policy, problems: list[Problem], shots: list[dict[str, str]], context: Context
 ) -> list[dict[str, Any]]:
     def between(answered: int) -> None:
-        if any_rank(context.stop.is_set()):
-            raise Interrupted("stopped while sampling demonstrations; nothing is kept of it, it starts anew")
+        stop_if_asked(context, "sampling demonstrations")
 
     shard = context.rank, context.world_size
     groups = answer_problems(

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.artifacts import Artifact, Interrupted
+from pipeline.artifacts import Artifact
 from pipeline.tracking import Context, Metrics
 from stages.parts.data.conversations import load_conversations
 from stages.parts.losses.distillation import log_softmax
 from stages.parts.policy.batch import aligned_microbatches, pad_batch
 from stages.parts.policy.config import TrainedStageConfig
-from stages.parts.policy.distributed import all_max, all_sum, any_rank, barrier, gather_objects
+from stages.parts.policy.distributed import all_max, all_sum, barrier, gather_objects, stop_if_asked
 from stages.parts.policy.examples import Example, encode_source
 from stages.parts.policy.facts import model_facts
 from stages.parts.policy.model import Policy, load_policy
@@ -60,8 +60,7 @@ def run(cfg: TeacherLogitsConfig, inputs: dict[str, Artifact], context: Context)
         if chosen:
             index += write_shard(folder, number, chosen, rows)
         context.progress(min((turn + 1) * context.world_size, len(files)), len(files))
-        if any_rank(context.stop.is_set()):
-            raise Interrupted("the teacher was stopped while it read; nothing is kept of it, it starts anew")
+        stop_if_asked(context, "reading")
     index = sorted(gather_objects(index), key=lambda row: (row["file"], row["first"]))
     facts = {name: value for name, value in model_facts(path).items() if name in ("tokenizer_hash", "template_hash")}
     context.declare("logits", rows=len(index), vocabulary=vocabulary, **facts | _recipe(cfg, kept))

@@ -11,6 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from pipeline.artifacts import Interrupted
+from pipeline.tracking import Context
+
 
 def world() -> tuple[int, int]:
     """(rank, number of ranks)."""
@@ -40,6 +43,13 @@ def all_max(value: int) -> int:
 def any_rank(flag: bool) -> bool:
     """True on every rank where it is true on one: how ranks agree to stop at the same step."""
     return bool(all_max(int(flag)))
+
+
+def stop_if_asked(context: Context, doing: str) -> None:
+    """For stages that keep nothing of a half-done piece of work. Raises Interrupted on every rank where one was asked
+    to stop."""
+    if any_rank(context.stop.is_set()):
+        raise Interrupted(f"{doing} stopped; nothing is kept of it, it starts anew")
 
 
 def gather_objects(rows: list[Any]) -> list[Any]:
