@@ -8,16 +8,15 @@ number of ranks. Centres are taken on dev pairs, accuracy on test pairs, which n
 from __future__ import annotations
 
 import json
-import time
 
-from pipeline.artifacts import Artifact, Interrupted, StageFailed
+from pipeline.artifacts import Artifact, StageFailed
 from pipeline.tracking import Context, Metrics
 from stages.parts.data.pairs import load_pairs
 from stages.parts.losses.preference import bradley_terry_loss
 from stages.parts.policy.batch import aligned_microbatches
-from stages.parts.policy.checkpoint import load_checkpoint, save_checkpoint
-from stages.parts.policy.distributed import all_sum, any_rank, barrier
+from stages.parts.policy.distributed import all_sum, barrier
 from stages.parts.policy.examples import rows_of_step
+from stages.parts.policy.loop import run_steps
 from stages.parts.policy.memory import PeakMemory
 from stages.parts.policy.reward_model import new_reward_model, save_reward_model
 from stages.parts.policy.schedule import learning_rate
@@ -64,29 +63,19 @@ def run(cfg: RewardModelConfig, inputs: dict[str, Artifact], context: Context) -
 
 
 def train(engine: TrainEngine, splits: dict[str, Encoded], cfg: RewardModelConfig, context: Context) -> Metrics:
-    """The loop; returns the metrics of the last step."""
-    step, metrics = 0, {}
-    resumed = load_checkpoint(context, engine)
-    if resumed:
-        step, metrics = resumed[0], resumed[1]["metrics"]
-    while step < cfg.steps:
-        started = time.monotonic()
+    """All steps; returns the metrics of the last one."""
+
+    def one_step(step: int) -> tuple[Metrics, Metrics]:
         everyone = rows_of_step(splits["train"].pairs, "pairs", cfg.pairs_per_step, cfg.seed, step)
         rate = learning_rate(step, cfg)
         metrics = preference_step(engine, everyone[context.rank :: context.world_size], cfg, rate)
-        step += 1
         metrics["train/learning_rate"] = rate
-        if step % cfg.monitor_every_steps == 0 and splits["dev"].pairs:
+        if (step + 1) % cfg.monitor_every_steps == 0 and splits["dev"].pairs:
             verdicts = judge(engine, splits["dev"].pairs[: cfg.monitor_pairs], cfg, context)
             metrics["dev/accuracy"] = sum(verdict.right for verdict in verdicts) / len(verdicts)
-        context.log(step, metrics | {"time/step_seconds": time.monotonic() - started})
-        context.progress(step, cfg.steps, loss=metrics["train/loss"], accuracy=metrics["train/accuracy"])
-        stop = any_rank(context.stop.is_set()) and step < cfg.steps
-        if stop or step % cfg.save_every_steps == 0 or step == cfg.steps:
-            save_checkpoint(context, step, engine, {"metrics": metrics})
-        if stop:
-            raise Interrupted(f"stopped after step {step} of {cfg.steps}")
-    return metrics | {"train/steps": float(step)}
+        return metrics, {}
+
+    return run_steps(engine, cfg, context, one_step, {})
 
 
 def preference_step(engine: TrainEngine, pairs: list[TokenPair], cfg: RewardModelConfig, rate: float) -> Metrics:

@@ -15,16 +15,18 @@ from stages.parts.policy.config import TrainedStageConfig
 from stages.parts.policy.distributed import any_rank
 from stages.parts.policy.train_engine import TrainEngine
 
-# number of the step, from 0 -> its metrics (train/loss and train/tokens among them), and what is logged beside them
+# number of the step, from 0 -> its metrics (train/loss among them), and what is logged beside them
 Step = Callable[[int], tuple[Metrics, Metrics]]
+
+SHOWN = ("train/loss", "train/accuracy", "time/tokens_per_second")  # on the screen, where a stage has them
 
 
 def run_steps(
     engine: TrainEngine, cfg: TrainedStageConfig, context: Context, take_step: Step, sums: dict[str, str]
 ) -> Metrics:
-    """All steps that are left; the metrics of the last one, and the sums over all. `sums`: metric -> name of its sum,
-    the first of which is there from the start. Raises Interrupted after a checkpoint where a stop was asked for."""
-    step, totals, metrics = 0, {next(iter(sums.values())): 0.0}, {}
+    """All steps that are left; the metrics of the last one, and the sums over all. `sums`: metric -> name of its sum;
+    the first one stands from the start. Raises Interrupted after a checkpoint where a stop was asked for."""
+    step, totals, metrics = 0, dict.fromkeys(list(sums.values())[:1], 0.0), {}
     resumed = load_checkpoint(context, engine)
     if resumed:
         step, state = resumed
@@ -46,6 +48,9 @@ def run_steps(
 
 
 def _log(context: Context, cfg: TrainedStageConfig, step: int, metrics: Metrics, seconds: float) -> None:
-    clock = {"time/step_seconds": seconds, "time/tokens_per_second": metrics["train/tokens"] / seconds}
-    context.log(step, metrics | clock)
-    context.progress(step, cfg.steps, loss=metrics["train/loss"], tokens_per_second=clock["time/tokens_per_second"])
+    clock = {"time/step_seconds": seconds}
+    if "train/tokens" in metrics:
+        clock["time/tokens_per_second"] = metrics["train/tokens"] / seconds
+    recorded = metrics | clock
+    context.log(step, recorded)
+    context.progress(step, cfg.steps, **{key.split("/")[1]: recorded[key] for key in SHOWN if key in recorded})
