@@ -30,7 +30,7 @@ def accuracy_line(run: RunView, stage: str) -> str:
         return ""
     told = []
     for suite in _suites(run):
-        if rates := _rates(evaluation, suite):
+        if rates := evaluation.rates(suite):
             told.append(f"<span>{text(suite)} <b>{percent(sum(rates.values()) / len(rates), 0)}</b></span>")
     return " ".join(told)
 
@@ -78,16 +78,11 @@ def _ordered(items: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(items))
 
 
-def _rates(evaluation: StageView, suite: str) -> dict[str, float]:
-    """problem -> share of its responses that were right."""
-    return {row["problem_id"]: row["c"] / row["n"] for row in evaluation.results if row["suite"] == suite and row["n"]}
-
-
 def _suite_table(run: RunView, suite: str) -> str:
     found: list[tuple[StageView, dict[str, float], Estimate]] = []
     for stage in run.main_stages:
         evaluation = run.evaluation(stage.name)
-        if evaluation is not None and (rates := _rates(evaluation, suite)):
+        if evaluation is not None and (rates := evaluation.rates(suite)):
             found.append((stage, rates, estimate(list(rates.values()))))
     if not found:
         return ""

@@ -39,7 +39,7 @@ def _row(run: RunView, stage: StageView) -> list[str]:
     return [
         f"{text(stage.name)} <small>{text(stage.kind)}</small>",
         "<br>".join(accuracies) or "–",
-        duration(seconds_of(stage)),
+        duration(stage.computed_seconds),
         duration(sum_of(stage, "time/sample_seconds")),
         count(sum_of(stage, "rollout/tokens")),
         _bytes(stage.metrics.get("memory/peak_bytes")),
@@ -54,8 +54,8 @@ def _verdict(run: RunView, grpo: StageView, ppo: StageView) -> str:
         with_critic, without = ppo.metrics.get(key), grpo.metrics.get(key)
         if with_critic and without:
             told.append(f"<b>{with_critic / without:.2f}×</b> the {name} (the articles: about 2×)")
-    if seconds_of(grpo):
-        told.append(f"<b>{seconds_of(ppo) / seconds_of(grpo):.2f}×</b> the time")
+    if grpo.computed_seconds:
+        told.append(f"<b>{ppo.computed_seconds / grpo.computed_seconds:.2f}×</b> the time")
     for suite, rates in rates_of(run, ppo).items():
         gap = paired_difference(rates, rates_of(run, grpo).get(suite, {}))
         if gap is not None:
@@ -67,17 +67,9 @@ def _verdict(run: RunView, grpo: StageView, ppo: StageView) -> str:
 
 def rates_of(run: RunView, stage: StageView) -> dict[str, dict[str, float]]:
     """suite -> problem -> share of its responses that were right."""
-    rates: dict[str, dict[str, float]] = {}
     evaluation = run.evaluation(stage.name)
-    for row in evaluation.results if evaluation is not None else []:
-        if row["n"]:
-            rates.setdefault(row["suite"], {})[row["problem_id"]] = row["c"] / row["n"]
-    return rates
-
-
-def seconds_of(stage: StageView) -> float:
-    """What it took when it was computed, cached now or not."""
-    return stage.artifact.get("seconds") or stage.seconds
+    suites = dict.fromkeys(row["suite"] for row in evaluation.results) if evaluation is not None else {}
+    return {suite: rates for suite in suites if evaluation is not None and (rates := evaluation.rates(suite))}
 
 
 def sum_of(stage: StageView, key: str) -> float:

@@ -34,11 +34,11 @@ class Way:
 
     @property
     def seconds(self) -> float:
-        return sum(_seconds(stage) for stage in self.chain)
+        return sum(stage.computed_seconds for stage in self.chain)
 
     @property
     def seconds_with_teacher(self) -> float:
-        return self.seconds + sum(_seconds(stage) for stage in self.helpers)
+        return self.seconds + sum(stage.computed_seconds for stage in self.helpers)
 
     @property
     def generated(self) -> float | None:
@@ -152,7 +152,7 @@ def _made(run: RunView, ways: list[Way]) -> str:
     parts = []
     for name in sorted(names & run.by_name.keys()):
         chain = _chain(run, run.by_name[name])
-        seconds = sum(_seconds(stage) for stage in chain)
+        seconds = sum(stage.computed_seconds for stage in chain)
         made = ", ".join(text(stage.name) for stage in chain)
         parts.append(f"<p>The teacher {text(name)} took <b>{duration(seconds)}</b> to make ({made}).</p>")
     return "".join(parts)
@@ -208,8 +208,3 @@ def _rates(run: RunView, way: Way, suite: str, k: int) -> dict[str, float]:
 def _results(run: RunView, way: Way) -> list[dict]:
     evaluation = run.evaluation(way.stage.name)
     return evaluation.results if evaluation is not None else []
-
-
-def _seconds(stage: StageView) -> float:
-    """What it took when it was computed, cached now or not."""
-    return stage.artifact.get("seconds") or stage.seconds

@@ -53,6 +53,15 @@ class StageView:
         """results.jsonl of an evaluation: problem_id, suite, family, n, c."""
         return list(read_rows(self.path / "results" / "results.jsonl"))
 
+    def rates(self, suite: str) -> dict[str, float]:
+        """Of an evaluation: problem -> share of its judged responses that were right."""
+        return {row["problem_id"]: row["c"] / row["n"] for row in self.results if row["suite"] == suite and row["n"]}
+
+    @property
+    def computed_seconds(self) -> float:
+        """What it took when it was computed, cached now or not."""
+        return self.artifact.get("seconds") or self.seconds
+
     def responses(self) -> Iterator[dict[str, Any]]:
         """Every response of an evaluation."""
         return read_rows(self.path / "responses" / "train.jsonl")

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from pipeline.report.critic import rates_of, seconds_of, sum_of
+from pipeline.report.critic import rates_of, sum_of
 from pipeline.report.curves import series_of
 from pipeline.report.emergence import ends_of
 from pipeline.report.load import RunView, StageView
@@ -56,7 +56,7 @@ def _row(run: RunView, stage: StageView, what: list[str]) -> list[str]:
         percent(ends_of(steps)[1]) if steps else "–",
         number(round(ends_of(lengths)[1], 1)) if lengths else "–",
         count(sum_of(stage, "rollout/tokens")),
-        duration(seconds_of(stage)),
+        duration(stage.computed_seconds),
     ]
 
 

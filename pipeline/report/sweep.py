@@ -44,7 +44,8 @@ def jobs_table(view: SweepView) -> str:
     rows = []
     for job in view.jobs:
         label = f'<a href="{text(job.name)}/report.html">{text(job.name)}</a>' if job.run else text(job.name)
-        cells = [_accuracy(estimate(list(job.rates(*outcome).values()))) for outcome in _outcomes(view) if job.run]
+        answers = [list(job.rates(*outcome).values()) for outcome in _outcomes(view)] if job.run else []
+        cells = [_accuracy(estimate(rates) if rates else None) for rates in answers]
         cells += ["–"] * (len(_outcomes(view)) - len(cells))
         why = details(chip(job.status), f"<pre>{text(job.message)}</pre>") if job.message else chip(job.status)
         rows.append([label, why, *cells, duration(job.run.seconds) if job.run else "–"])

@@ -25,8 +25,7 @@ class JobView:
         """Share of right responses to each held-out problem after `stage`; empty where it was not evaluated."""
         assert self.run is not None
         evaluation = self.run.evaluation(stage)
-        rows = evaluation.results if evaluation else []
-        return {row["problem_id"]: row["c"] / row["n"] for row in rows if row["suite"] == suite}
+        return evaluation.rates(suite) if evaluation else {}
 
     def stage(self, name: str) -> StageView | None:
         return self.run.by_name.get(name) if self.run else None

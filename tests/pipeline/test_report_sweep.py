@@ -84,6 +84,15 @@ def test_two_axes_that_only_add_up_do_not_interact(sweep: Path) -> None:
     assert found is not None and found.low < 0 < found.high
 
 
+def test_a_problem_whose_responses_could_not_be_judged_is_left_out(sweep: Path) -> None:
+    results = sweep / "G=8,beta=0,seed=0" / "stages" / "general_rl.eval" / "results" / "results.jsonl"
+    first, *rows = results.read_text().splitlines(keepends=True)
+    results.write_text("".join([json.dumps(json.loads(first) | {"n": 0, "c": 0}) + "\n", *rows]))
+    job = next(job for job in load_sweep(sweep).jobs if job.name == "G=8,beta=0,seed=0")
+    assert len(job.rates("general_rl", "reasoning")) == PROBLEMS - 1
+    assert write_sweep_report(sweep).exists()
+
+
 def test_an_interval_over_seeds_is_students() -> None:
     found = over_pairs([1.0, 2.0, 3.0])
     assert found is not None and found.mean == 2.0
