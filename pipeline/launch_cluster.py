@@ -94,6 +94,7 @@ def slurm_script(cfg: LauncherConfig, folder: Path, ranks: int, threads: int) ->
             f"cd {shlex.quote(str(ROOT))}",
             'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
             f"export MASTER_PORT={cfg.options.get('port') or PORT}",
+            "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE",  # of the shell: srun says which rank is which
             f"exec srun {arguments} --kill-on-bad-exit=1 --export=ALL {worker}",
             "",
         ]
