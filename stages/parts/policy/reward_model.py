@@ -28,6 +28,7 @@ from stages.parts.policy.model import (
     check_loaded,
     check_saved,
     default_device,
+    let_others_read,
     no_dropout,
     resolve_dtype,
 )
@@ -85,8 +86,7 @@ def save_reward_model(
     kept = {_saved_name(name, model): tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     model.save_pretrained(folder, state_dict=dict(kept))
     policy.tokenizer.save_pretrained(folder)
-    for path in folder.glob("*.safetensors"):
-        path.chmod((folder / "config.json").stat().st_mode & 0o777)
+    let_others_read(folder)
     check_saved(folder, kept)
     return model_facts(folder)
 
