@@ -49,6 +49,8 @@ from stages.parts.policy.train_engine import (
 deepspeed.utils.logger.setLevel("ERROR")  # its start-up says thirty lines a stage
 warnings.filterwarnings("ignore", message="`torch.distributed", category=FutureWarning)  # DeepSpeed calls old names
 
+SMALLEST_BUCKET = 2**18  # elements: 1 MiB of float32
+
 
 def zero_stage(cfg: TrainedStageConfig, dtype: torch.dtype) -> int:
     """ZeRO-1 in bfloat16 runs as ZeRO-2: DeepSpeed has another optimizer for it, which lacks the float32 access that
@@ -56,10 +58,11 @@ def zero_stage(cfg: TrainedStageConfig, dtype: torch.dtype) -> int:
     return 2 if cfg.engine.zero_stage == 1 and dtype == torch.bfloat16 else cfg.engine.zero_stage
 
 
-def deepspeed_config(cfg: TrainedStageConfig, world_size: int, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+def deepspeed_config(cfg: TrainedStageConfig, world_size: int, model: torch.nn.Module) -> dict[str, Any]:
     """DeepSpeed's JSON, all of it. Batch sizes in it count nothing here: micro-batches are made by tokens."""
+    dtype = next(model.parameters()).dtype
     stage = zero_stage(cfg, dtype)
-    zero: dict[str, Any] = {"stage": stage, "overlap_comm": False}
+    zero: dict[str, Any] = {"stage": stage, "overlap_comm": False, **buffer_sizes(model)}
     if cfg.engine.offload:
         zero["offload_optimizer"] = {"device": "cpu"}
         zero["offload_param"] = {"device": "cpu"}
@@ -79,6 +82,22 @@ def deepspeed_config(cfg: TrainedStageConfig, world_size: int, dtype: torch.dtyp
     }
 
 
+def buffer_sizes(model: torch.nn.Module) -> dict[str, int]:
+    """Elements, by the rules that Hugging Face calls "auto". DeepSpeed's own defaults are for models of billions: a
+    reduce bucket of 1.9 GiB in float32 whatever the model, and under ZeRO-3 no parameter below 100,000 elements and
+    nothing of what is used again within 10^9 elements is ever given back, which keeps a small model whole."""
+    hidden = model.config.get_text_config().hidden_size
+    bucket = max(hidden * hidden, SMALLEST_BUCKET)
+    at_once = min(10**9, sum(param.numel() for param in model.parameters()) // 4)
+    return {
+        "reduce_bucket_size": bucket,
+        "stage3_prefetch_bucket_size": bucket * 9 // 10,
+        "stage3_param_persistence_threshold": 10 * hidden,  # norms and biases stay whole
+        "stage3_max_live_parameters": at_once,
+        "stage3_max_reuse_distance": at_once,
+    }
+
+
 class DeepSpeedEngine:
     def __init__(self, policy: Policy, cfg: TrainedStageConfig, records: bool = False) -> None:
         prepare_model(policy, cfg)
@@ -94,7 +113,7 @@ class DeepSpeedEngine:
         groups = parameter_groups(named, cfg.optimizer)
         self.update = Update(groups, cfg.optimizer, clips=self.stage == 0, records=records)
         self.deepspeed, self.optimizer, _, _ = deepspeed.initialize(
-            model=scorer, optimizer=self.update, config=deepspeed_config(cfg, world()[1], dtype)
+            model=scorer, optimizer=self.update, config=deepspeed_config(cfg, world()[1], policy.model)
         )
         self.params = dict(named)
         self.guard = Guard(cfg.optimizer)
@@ -118,14 +137,15 @@ class DeepSpeedEngine:
         self.guard.saw(loss)
 
     def step(self, learning_rate: float) -> StepResult:
-        self.guard.before_step()
+        self.update.refused = not self.guard.before_step()
         for group in self.update.param_groups:
             group["lr"] = learning_rate
         self.deepspeed.step()
         if self.stage == 0:
             norm, skipped = self.update.grad_norm, self.update.skipped
         else:
-            norm, skipped = float(self.deepspeed.get_global_grad_norm()), bool(self.optimizer.overflow)
+            norm = float(self.deepspeed.get_global_grad_norm())
+            skipped = bool(self.optimizer.overflow) or self.update.refused
         if not skipped:
             self.update.updates += 1
         return self.guard.after_step(norm, skipped)
@@ -215,7 +235,7 @@ class PartitionedReference:
         policy.model.requires_grad_(False)
         scorer = Scorer(policy.model)
         self.head = copy.deepcopy(scorer.head) if is_teacher and scorer.splits else None
-        config = deepspeed_config(cfg, world()[1], next(policy.model.parameters()).dtype)
+        config = deepspeed_config(cfg, world()[1], policy.model)
         config["zero_optimization"].pop("offload_optimizer", None)
         del config["managed_gradient_accumulation"]
         self.deepspeed, *_ = deepspeed.initialize(model=scorer, config=config)

@@ -2,7 +2,7 @@
 
 Differs from torch.optim: the number of updates done is an attribute, not a tensor a parameter, so that a ZeRO
 partition, a skipped step and a checkpoint written by another engine all agree on the bias correction; and a gradient
-that is not finite changes nothing and is reported (`skipped`). The arithmetic is torch's own `adamw`.
+that is not finite changes nothing and is reported (`skipped`), as is a step that the engine refuses. The arithmetic is torch's own `adamw`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,14 @@ class Update(torch.optim.Optimizer):
         self.cfg, self.clips, self.records = cfg, clips, records
         self.updates = 0  # applied so far; set by the engine
         self.grad_norm = 0.0  # of the last step, before clipping
+        self.refused = False  # set by the engine: the next step changes nothing
         self.skipped = False
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
+        if self.refused:
+            self.skipped = True
+            return
         self.create_states([param for param in self.parameters() if param.grad is not None])
         if self.records:
             for param in self.parameters():

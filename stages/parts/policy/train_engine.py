@@ -103,7 +103,7 @@ class TorchEngine:
         self.guard.saw(loss)
 
     def step(self, learning_rate: float) -> StepResult:
-        self.guard.before_step()
+        self.optimizer.refused = not self.guard.before_step()
         if world()[1] > 1:
             sum_gradients(self.masters)
         for group in self.optimizer.param_groups:
@@ -165,23 +165,25 @@ class Guard:
     def __init__(self, cfg: OptimizerConfig) -> None:
         self.cfg = cfg
         self.skipped = 0
-        self.backwards = 0
-        self.loss: Tensor | None = None
+        self.finite = True  # the loss of the step at hand
+        self.loss: Tensor | None = None  # summed over micro-batches; None: no backward since the last step
 
     def saw(self, loss: Tensor) -> None:
-        self.backwards += 1
         self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
 
-    def before_step(self) -> None:
-        if self.backwards == 0:
+    def before_step(self) -> bool:
+        """Whether the loss is finite on every rank. Where it is not its gradient may be, and must not be applied."""
+        if self.loss is None:
             raise RuntimeError("step() without backward(): a step with nothing in it must be left out, not taken")
+        self.finite = not any_rank(not torch.isfinite(self.loss))
+        self.loss = None
+        return self.finite
 
     def after_step(self, grad_norm: float, skipped: bool) -> StepResult:
-        finite_loss = bool(torch.isfinite(self.loss))
-        self.backwards, self.loss = 0, None
-        if not any_rank(skipped or not finite_loss):
+        """`skipped`: the step changed nothing, as all ranks know."""
+        if not skipped:
             return StepResult(grad_norm, False)
-        what = "loss" if not finite_loss else "gradient"
+        what = "gradient" if self.finite else "loss"
         if self.cfg.nonfinite == "stop":
             raise StageFailed(
                 f"a {what} is not finite; the last checkpoint is good. Lower learning_rate, or optimizer.nonfinite=skip"

@@ -71,6 +71,34 @@ def test_what_is_not_finite_changes_nothing(stage):
         engine.step(1e-2)
 
 
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_an_infinite_loss_with_a_finite_gradient_changes_nothing(stage):
+    engine = build_engine(tiny_policy(), zero(stage, replace(CFG, optimizer=OptimizerConfig(nonfinite="skip"))), None)
+    before = {name: tensor.clone() for name, tensor in engine.full_state().items()}
+    engine.backward(engine.logps(BATCH).logps_BT.sum() + math.inf)
+    assert engine.step(1e-2).skipped and engine.update.updates == 0 and engine.guard.skipped == 1
+    assert relative(engine.full_state(), before) == 0.0
+    engine.backward(-engine.logps(BATCH).logps_BT.sum() / BATCH.mask_BT.sum())
+    assert not engine.step(1e-2).skipped  # and nothing is left of the gradient that was refused
+    plain = build_engine(tiny_policy(), CFG, None)
+    plain.backward(-plain.logps(BATCH).logps_BT.sum() / BATCH.mask_BT.sum())
+    plain.step(1e-2)
+    assert relative(engine.full_state(), plain.full_state()) < 1e-5
+
+
+def test_zero_3_keeps_nothing_whole_but_vectors():
+    """DeepSpeed's own thresholds would leave every parameter of a small model on every rank."""
+    engine = build_engine(tiny_policy(), zero(3), None)
+    whole = {name for name, param in engine.params.items() if param.ds_persist}
+    assert whole == {name for name, param in engine.params.items() if len(param.ds_shape) == 1}
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_parameter_larger_than_the_bucket(stage, monkeypatch):
+    monkeypatch.setattr("stages.parts.policy.deepspeed_engine.SMALLEST_BUCKET", 0)  # 32 x 32; the embedding has 264 x 32
+    assert relative(trained(zero(stage)), trained(CFG)) < 1e-4
+
+
 def test_a_large_vocabulary_in_chunks():
     """The head runs again in the backward pass, where ZeRO-3 must gather it again."""
     gradients = []
@@ -84,8 +112,10 @@ def test_a_large_vocabulary_in_chunks():
 
 
 def test_the_config_is_derived_from_ours():
-    config = deepspeed_config(zero(3, offload=True), world_size=8, dtype=torch.bfloat16)
+    model = tiny_policy(dtype=torch.bfloat16, hidden_size=1024).model
+    config = deepspeed_config(zero(3, offload=True), world_size=8, model=model)
     assert config["train_batch_size"] == 8 * config["train_micro_batch_size_per_gpu"]
     assert config["zero_optimization"]["stage"] == 3 and config["bf16"]["enabled"]
     assert config["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
+    assert config["zero_optimization"]["reduce_bucket_size"] == 1024 * 1024
     assert config["gradient_clipping"] == CFG.optimizer.max_grad_norm

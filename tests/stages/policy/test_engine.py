@@ -73,6 +73,17 @@ def test_or_is_skipped_up_to_a_limit():
         engine.step(1e-2)
 
 
+def test_a_loss_that_is_not_finite_is_refused_whatever_its_gradient():
+    engine = TorchEngine(tiny_policy(), replace(CFG, optimizer=OptimizerConfig(nonfinite="skip")))
+    before = {name: tensor.clone() for name, tensor in engine.full_state().items()}
+    engine.backward(nll(engine))
+    engine.backward(nll(engine) + math.inf)
+    assert engine.step(1e-2).skipped and engine.optimizer.updates == 0 and engine.guard.skipped == 1
+    assert all(torch.equal(tensor, before[name]) for name, tensor in engine.full_state().items())
+    engine.backward(nll(engine))
+    assert not engine.step(1e-2).skipped and engine.optimizer.updates == 1
+
+
 def test_a_step_with_nothing_in_it_is_an_error():
     with pytest.raises(RuntimeError, match="without backward"):
         TorchEngine(tiny_policy(), CFG).step(1e-2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 from dataclasses import replace
@@ -14,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from pipeline.config import EngineConfig
 from stages.parts.policy.batch import pad_batch
 from stages.parts.policy.checkpoint import load_checkpoint, save_checkpoint
-from stages.parts.policy.config import TrainedStageConfig
+from stages.parts.policy.config import OptimizerConfig, TrainedStageConfig
 from stages.parts.policy.invariance import relative
 from stages.parts.policy.model import save_policy
 from stages.parts.policy.output import save_trained
@@ -22,7 +23,8 @@ from stages.parts.policy.reference import load_reference
 from stages.parts.policy.train_engine import build_engine
 from tests.stages.policy.tiny import CPU, context_in, ragged, tiny_policy
 
-CFG = TrainedStageConfig(kind="x", seed=0, steps=3, dtype="float32")
+SKIP = OptimizerConfig(nonfinite="skip")
+CFG = TrainedStageConfig(kind="x", seed=0, steps=3, dtype="float32", optimizer=SKIP)
 STAGES = (1, 2, 3)
 
 
@@ -42,10 +44,20 @@ def copied(engine) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in engine.full_state().items() if name != "lm_head.weight"}
 
 
+def one_infinite_loss(engine, rank: int) -> None:
+    """On one rank, with a finite gradient: no rank takes the step."""
+    before = copied(engine)
+    engine.backward(-engine.logps(batch_of(rank, 2)).logps_BT.sum() + (math.inf if rank == 0 else 0.0))
+    assert engine.step(1e-2).skipped and engine.guard.skipped == 1
+    after = copied(engine)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in after.items())
+
+
 def one_rank(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     os.environ["LOCAL_RANK"] = str(rank)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    one_infinite_loss(build_engine(tiny_policy(), CFG, None), rank)
     for stage in STAGES:
         context = context_in(Path(folder) / f"zero{stage}", rank=rank, world_size=2)
         cfg = replace(CFG, engine=EngineConfig(kind="deepspeed", zero_stage=stage))
@@ -66,6 +78,7 @@ def one_rank(rank: int, folder: str) -> None:
             assert torch.allclose(after, engine.logps(batch_of(rank, 2)).logps_BT, atol=1e-6)
         assert not torch.allclose(before, after, atol=1e-2)
         save_trained(engine, Path(folder) / "base", cfg, context)
+        one_infinite_loss(engine, rank)
         if rank == 0:
             save_file({**straight, "reference": before}, Path(folder) / f"zero{stage}.safetensors")
     dist.barrier()
