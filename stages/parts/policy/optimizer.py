@@ -2,7 +2,8 @@
 
 Differs from torch.optim: the number of updates done is an attribute, not a tensor a parameter, so that a ZeRO
 partition, a skipped step and a checkpoint written by another engine all agree on the bias correction; and a gradient
-that is not finite changes nothing and is reported (`skipped`), as is a step that the engine refuses. The arithmetic is torch's own `adamw`.
+that is not finite, or a step that the engine refuses, changes nothing and is reported (`skipped`). The arithmetic is
+torch's own `adamw`.
 """
 
 from __future__ import annotations

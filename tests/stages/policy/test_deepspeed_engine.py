@@ -95,7 +95,8 @@ def test_zero_3_keeps_nothing_whole_but_vectors():
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_a_parameter_larger_than_the_bucket(stage, monkeypatch):
-    monkeypatch.setattr("stages.parts.policy.deepspeed_engine.SMALLEST_BUCKET", 0)  # 32 x 32; the embedding has 264 x 32
+    """A bucket of 32 x 32, an embedding of 264 x 32."""
+    monkeypatch.setattr("stages.parts.policy.deepspeed_engine.SMALLEST_BUCKET", 0)
     assert relative(trained(zero(stage)), trained(CFG)) < 1e-4
 
 
