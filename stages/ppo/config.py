@@ -16,6 +16,7 @@ from pipeline.artifacts import Fault, Outline, Port
 from stages.parts.experience.config import ExperienceConfig, input_faults, redundant_weights, sampled_tokens
 from stages.parts.losses.checks import algorithm_faults, rl_faults
 from stages.parts.losses.config import AlgorithmConfig, LengthRules
+from stages.parts.policy.outline import adapter_faults, trained_facts
 from stages.parts.rollouts.config import budget_fields
 
 RECIPE_VERSION = 1
@@ -103,8 +104,8 @@ class PPOConfig(ExperienceConfig):
 def outline(cfg: PPOConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     policy, idle = inputs["policy"], inert(cfg)
     return Outline(
-        outputs={"model": policy},
-        faults=input_faults(cfg, inputs),
+        outputs={"model": trained_facts(cfg, policy)},
+        faults=input_faults(cfg, inputs) + adapter_faults(cfg, policy),
         parameters=policy.get("parameters"),
         steps=cfg.steps,
         tokens=sampled_tokens(cfg),

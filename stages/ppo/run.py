@@ -28,7 +28,8 @@ from stages.parts.experience.progress import Progress, after_update, restore, ro
 from stages.parts.policy.config import LoRAConfig
 from stages.parts.policy.judge import load_judge
 from stages.parts.policy.memory import PeakMemory
-from stages.parts.policy.model import Policy, load_policy, save_policy
+from stages.parts.policy.model import Policy, load_policy
+from stages.parts.policy.output import save_trained
 from stages.parts.policy.reference import load_reference
 from stages.parts.policy.schedule import learning_rate
 from stages.parts.policy.train_engine import build_engine
@@ -75,12 +76,10 @@ def run(cfg: PPOConfig, inputs: dict[str, Artifact], context: Context) -> Metric
         show_progress(progress.latest, progress.step, cfg, context)
         after_update(progress, learners, cfg, context)
     tell_empty_steps(progress.latest, cfg, context)
-    state = without_value_head(engine.full_state())
     if engine.sharded:
-        sampler.load_weights(state)
+        sampler.load_weights(without_value_head(engine.full_state()))
     progress.latest |= heldout_metrics(sampler, policy, heldout, cfg, context, progress.step, judge)
-    if context.is_main:
-        context.declare("model", **save_policy(context.output("model"), state, policy))
+    save_trained(engine, path, cfg, context)
     held = [(policy.model, cfg.engine, True)]
     if learners.critic is not None:
         held.append((learners.critic.policy.model, cfg.engine, True))

@@ -13,9 +13,10 @@ from safetensors.torch import load_file
 
 from pipeline.artifacts import Artifact, Interrupted
 from pipeline.tracking import Context
+from stages.parts.policy.config import LoRAConfig
 from stages.parts.policy.model import load_policy
 from stages.parts.verifiers.config import RewardConfig
-from stages.ppo.config import PPOAlgorithmConfig, PPOConfig
+from stages.ppo.config import PPOAlgorithmConfig, PPOConfig, outline
 from stages.ppo.run import run
 from tests.stages.digits import digit_inputs
 
@@ -104,3 +105,21 @@ def test_states_of_a_critic_and_of_a_reference_are_counted(inputs, tmp_path):
     assert needed == 16 * trained + 16 * (trained + 33) + 4 * trained  # tied embeddings: the body is the model
     alone = replace(steps, critic="head", algorithm=replace(ALGORITHM, beta=0.0))
     assert run(alone, inputs, context(tmp_path / "head"))["memory/state_bytes"] == 16 * (trained + 33)
+
+
+def test_an_adapter_leaves_beside_its_base_where_that_is_asked_for(inputs, tmp_path):
+    lora = LoRAConfig(rank=2, merge=False, target_modules=["q_proj", "v_proj"])
+    cfg = replace(CONFIG, lora=lora)
+    run(cfg, inputs, surroundings := context(tmp_path))
+    declared = outline(cfg, {"policy": {"adapter": False}, "problems": {}}).outputs["model"]
+    assert declared["adapter"] is surroundings.facts["model"]["adapter"] is True
+    base, trained = load_policy(inputs["policy"].path).model, load_policy(tmp_path / "model").model
+    moved = [n for n, tensor in trained.state_dict().items() if not torch.equal(tensor, base.state_dict()[n])]
+    assert moved and all("q_proj" in name or "v_proj" in name for name in moved)
+
+
+def test_an_adapter_on_an_adapter_is_refused():
+    cfg = replace(CONFIG, lora=LoRAConfig(rank=2, merge=False))
+    facts = {"policy": {"adapter": True}, "problems": {}}
+    assert [fault.key for fault in outline(cfg, facts).faults] == ["lora.merge"]
+    assert outline(replace(cfg, lora=LoRAConfig(rank=2)), facts).outputs["model"]["adapter"] is False
