@@ -2,15 +2,17 @@
 
     python scripts/bench_memory.py [--ranks 1 2 4] [--hidden 256] [--layers 6] [--steps 5]
 
-Counts the bytes of the tensors that an engine really holds between backward and step, each memory once: weights,
-gradients, and optimizer states with float32 masters. The formulas are those of ZeRO (arXiv:1910.02054; float32: 4, 4
-and 8 bytes a parameter, divided by the ranks from stage 3, 2 and 1 on). Padding to whole partitions comes on top. Then
-the time of a checkpoint against that of `save_every_steps` training steps of the demo's size.
+Counts the bytes of all tensors that a rank really holds between backward and step, each memory once: weights,
+gradients, optimizer states with float32 masters, and whatever else there is (buffers of communication; the batch).
+The formulas are those of ZeRO (arXiv:1910.02054; float32: 4, 4 and 8 bytes a parameter, divided by the ranks from stage
+3, 2 and 1 on). Padding to whole partitions comes on top. Then the time of a checkpoint against that of
+`save_every_steps` training steps of the demo's size.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import sys
 import tempfile
@@ -50,15 +52,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5, help="training steps to time for the checkpoint's share")
     args = parser.parse_args()
     model = ModelConfig("scratch", hidden_size=args.hidden, layers=args.layers, intermediate_size=3 * args.hidden)
-    head = f"{'weights':>15} {'gradients':>15} {'optimizer':>15} {'ratio':>6}"
+    head = f"{'weights':>15} {'gradients':>15} {'optimizer':>15} {'other':>6} {'ratio':>6}"
     print(f"{'engine':7} {'ranks':>5}  {head}   MiB a rank, measured (formula)")
     for name in args.engines:
         for ranks in args.ranks:
             measured, count = max_of_ranks(model, name, ranks)
             expected = formula(count, ENGINES[name].zero_stage, ranks)
-            cells = [f"{m / 2**20:6.2f} ({e / 2**20:6.2f})" for m, e in zip(measured, expected, strict=True)]
+            cells = [f"{m / 2**20:6.2f} ({e / 2**20:6.2f})" for m, e in zip(measured, expected)]
             share = sum(measured) / sum(expected)
-            print(f"{name:7} {ranks:>5}  {' '.join(cells)} {share:6.3f}", flush=True)
+            print(f"{name:7} {ranks:>5}  {' '.join(cells)} {measured[-1] / 2**20:6.2f} {share:6.3f}", flush=True)
     if args.steps:
         print(checkpoint_share(args.steps))
 
@@ -85,7 +87,7 @@ def max_of_ranks(model: ModelConfig, name: str, ranks: int) -> tuple[list[int], 
         rows = [answers.get(timeout=600) for _ in workers]
         for worker in workers:
             worker.join()
-    return [max(row[0][sort] for row in rows) for sort in range(3)], rows[0][1]
+    return [max(row[0][sort] for row in rows) for sort in range(4)], rows[0][1]
 
 
 def measure(rank: int, model: ModelConfig, name: str, ranks: int, folder: str, answers: Any) -> None:
@@ -109,7 +111,7 @@ def measure(rank: int, model: ModelConfig, name: str, ranks: int, folder: str, a
 
 
 def held(engine: TrainEngine) -> list[int]:
-    """Bytes of weights, gradients, optimizer states that this rank holds now."""
+    """Bytes of weights, gradients, optimizer states and all else that this rank holds now."""
     inner: Any = engine.optimizer
     update = getattr(engine, "update", inner)
     params = [getattr(param, "ds_tensor", param) for param in engine.policy.model.parameters()]
@@ -120,7 +122,12 @@ def held(engine: TrainEngine) -> list[int]:
     grads = [p.grad for p in [*engine.policy.model.parameters(), *masters] if p.grad is not None]
     gradients = storages([*grads, *tensors([getattr(inner, name, None) for name in GRADIENTS])])
     states = {key: size for key, size in states.items() if key not in weights}
-    return [sum(group.values()) for group in (weights, gradients, states)]
+    known = {*weights, *gradients, *states}
+    # Not isinstance, which asks an object for its __class__: some lazy modules answer with a warning.
+    found = [one for one in gc.get_objects() if issubclass(type(one), Tensor) and one.device.type != "meta"]
+    everything = storages(found)
+    other = {key: size for key, size in everything.items() if key not in known}
+    return [sum(group.values()) for group in (weights, gradients, states, other)]
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
