@@ -22,11 +22,15 @@ LAUNCHERS = ("local", "inline", "torchrun", "deepspeed", "slurm")
 
 
 def as_written(name: str, stage: StageConfig, fault: Fault, cfg: RunConfig) -> Fault:
-    """A fault of a stage under the key that a user would write: `data.path`, not stages.problems.reasoning.path. In its
-    remedy stages.NAME stands for the stage, NODE for the source of data or model that it is about."""
+    """A fault of a stage under the key that a user would write: `G` where a stage has the root's, `data.path`, not
+    stages.problems.reasoning.path. In its remedy stages.NAME stands for the stage, NODE for the source of data or model
+    that it is about."""
     remedy = fault.remedy.replace("stages.NAME", f"stages.{name}")
     if name.endswith(EVAL):
         return dataclasses.replace(fault, key=f"evaluation.{fault.key}", remedy=remedy)
+    for knob, key in ROOT_KNOBS.items():
+        if fault.key == key and _value(stage, key) == getattr(cfg, knob):
+            return dataclasses.replace(fault, key=knob, remedy=remedy)  # told once, not once a stage that reads it
     field, _, rest = fault.key.partition(".")
     value = getattr(stage, field, None)
     node, choice = f"stages.{name}.{field}", f"stages.{name}.{field}.source"

@@ -7,6 +7,7 @@ a stage runs, never what comes out of it, so changing it reuses what is in the s
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,6 +106,12 @@ class StageConfig:
             faults.append(Fault("save_every_steps", f"is {self.save_every_steps}", remedy))
         if self.gate.on_fail not in ("stop", "warn"):
             faults.append(Fault("gate.on_fail", f"'{self.gate.on_fail}' is unknown", "write stop or warn"))
+        for name, bound in (("gate.min", self.gate.min), ("gate.max_drop", self.gate.max_drop)):
+            if bound is not None and not math.isfinite(bound):
+                faults.append(Fault(name, f"is {bound}, which decides nothing", "write a number, or null for no gate"))
+        if self.gate.max_drop is not None and self.gate.max_drop < 0:
+            remedy = "write 0 or more: how far the metric may fall; gate.min asks for a gain"
+            faults.append(Fault("gate.max_drop", f"is {self.gate.max_drop}", remedy))
         return faults
 
 

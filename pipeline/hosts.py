@@ -11,6 +11,7 @@ import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeGuard
 
 from pipeline.artifacts import Fault
 from pipeline.config import LauncherConfig
@@ -32,10 +33,15 @@ def per_machine(ranks: int, machines: int) -> int:
 def machines(cfg: LauncherConfig) -> list[str]:
     """All machines by name; one without a name of its own where the launcher stays here."""
     if cfg.kind == "slurm":
-        return ["node"] * int(cfg.options.get("nodes") or len(cfg.hosts) or 1)
+        nodes = cfg.options.get("nodes")
+        return ["node"] * (nodes if _is_count(nodes) else len(cfg.hosts) or 1)
     if cfg.kind == "deepspeed" and cfg.hostfile is not None:
         return list(read_hostfile(Path(cfg.hostfile)))
     return list(cfg.hosts) if cfg.kind in ("torchrun", "deepspeed") and cfg.hosts else ["localhost"]
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def used_machines(cfg: LauncherConfig, ranks: int) -> list[str]:
@@ -79,6 +85,9 @@ def host_faults(cfg: LauncherConfig) -> list[Fault]:
     if cfg.hosts and cfg.kind in ("local", "inline"):
         remedy = "choose launcher=torchrun or launcher=deepspeed"
         return [Fault("launcher.hosts", f"launcher={cfg.kind} stays on this machine", remedy)]
+    nodes = cfg.options.get("nodes")
+    if cfg.kind == "slurm" and nodes is not None and not _is_count(nodes):
+        return [Fault("launcher.options.nodes", f"is '{nodes}'", "write a whole number, 1 or more")]
     if cfg.kind not in ("torchrun", "deepspeed"):
         return []
     if faults := hostfile_faults(cfg):

@@ -24,6 +24,11 @@ from pipeline.store import MANIFEST, digest_folder, write_json
 
 EXTERNAL = ("path:", "hub:", "pip:")
 HUB = re.compile(r"hub:[\w.-]+/[\w.-]+@[\w.-]+")
+# Of a model's folder: the files that are read as JSON objects, those of which one makes a tokenizer, those with weights
+MODEL_JSON = ("config.json", "adapter_config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+TOKENIZERS = ("tokenizer*", "vocab.*", "*.model")
+WEIGHTS = ("*.safetensors", "*.bin")
+SAVED = "name a folder that save_pretrained wrote"
 PIP = re.compile(r"pip:[\w.-]+==[\w.+-]+")
 
 
@@ -146,6 +151,8 @@ def model_folder_fault(path: Path) -> Fault | None:
     if (path / "checkpoint.json").exists():
         problem = f"'{path}' is a checkpoint from which an unfinished stage resumes, not a model"
         return Fault("", problem, "run that stage to its end and name its output, STAGE.model or path:.../model")
+    if fault := _broken_json(path):
+        return fault
     if (path / "adapter_config.json").exists():
         base = adapter_base(path)
         if base is None:
@@ -155,8 +162,28 @@ def model_folder_fault(path: Path) -> Fault | None:
             remedy = "bring the base back, or train with lora.merge=true, which needs none"
             return Fault("", problem, remedy)
     elif not (path / "config.json").exists():
-        return Fault("", f"'{path}' holds no model: it has no config.json", "name a folder that save_pretrained wrote")
+        return Fault("", f"'{path}' holds no model: it has no config.json", SAVED)
+    elif not _holds(path, TOKENIZERS):
+        return Fault("", f"'{path}' has no tokenizer", "save the model's tokenizer there too, with save_pretrained")
+    if not _holds(path, WEIGHTS):
+        return Fault("", f"'{path}' has no weights ({' or '.join(WEIGHTS)})", SAVED)
     return None
+
+
+def _broken_json(path: Path) -> Fault | None:
+    """A file of a model's folder that must be a JSON object and is none."""
+    for file in (path / name for name in MODEL_JSON if (path / name).exists()):
+        try:
+            broken = not isinstance(json.loads(file.read_bytes()), dict)
+        except (OSError, ValueError):
+            broken = True
+        if broken:
+            return Fault("", f"'{file}' is not a JSON object", "mend it, or copy the folder again")
+    return None
+
+
+def _holds(path: Path, patterns: tuple[str, ...]) -> bool:
+    return any(True for pattern in patterns for _ in path.glob(pattern))
 
 
 def adapter_base(path: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from omegaconf import II, MISSING
 
 from pipeline.artifacts import MODEL_FACTS, Fault, Outline, Port
 from pipeline.config import hub_name, shared_by_ranks
+from pipeline.sources import model_folder_fault
 from stages.parts.policy.config import TrainedStageConfig
 
 RECIPE_VERSION = 1
@@ -130,7 +132,7 @@ def pretrained_facts(model: ModelConfig) -> dict[str, Any]:
     """A folder's own JSON where there is one, else what the model's YAML declares; and whether its code may run."""
     trust = {"trust_remote_code": True} if model.trust_remote_code else {}
     folder = Path(model.name_or_path or "")
-    if model.name_or_path and (folder / "config.json").exists():
+    if model.name_or_path and folder.exists() and model_folder_fault(folder) is None:
         from stages.parts.policy.facts import model_facts
 
         return model_facts(folder) | trust
@@ -163,8 +165,8 @@ def _pretrained_faults(model: ModelConfig) -> list[Fault]:
         if name.startswith(("/", ".", "~")) or name.count("/") != 1:
             return [Fault("name_or_path", f"'{name}' is no folder, and no hub name", "name a folder, or ORG/NAME")]
         return []  # whether it has a template shows when it is loaded
-    if not (folder / "config.json").exists():
-        return [Fault("name_or_path", f"'{name}' has no config.json", "name a folder that save_pretrained wrote")]
+    if fault := model_folder_fault(folder):
+        return [dataclasses.replace(fault, key="name_or_path")]
     if read_template(folder) is None:
         return [Fault("name_or_path", f"the tokenizer in '{name}' has no chat template", "add a chat_template.jinja")]
     return []

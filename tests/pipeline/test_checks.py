@@ -175,6 +175,7 @@ def model_folder(folder: Path, vocabulary: list[str]) -> Path:
     (folder / "config.json").write_text(json.dumps({"vocab_size": len(tokens), "max_position_embeddings": 512}))
     (folder / "tokenizer.json").write_text(json.dumps({"model": {"type": "WordLevel", "vocab": tokens}}))
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     return folder
 
 
@@ -192,6 +193,44 @@ def test_student_and_teacher_of_different_tokenizers(tmp_path: Path) -> None:
     cfg = compose([*overrides, f"student.name_or_path={teacher}"])
     wire(cfg, "distillation", teacher="base.model")
     make_plan(cfg)  # the same tokens
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        ("config.json", "{", "config.json' is not a JSON object -> mend it"),
+        ("tokenizer.json", "[]", "tokenizer.json' is not a JSON object -> mend it"),
+        ("tokenizer.json", None, "has no tokenizer -> save the model's tokenizer there too"),
+        ("model.safetensors", None, "has no weights (*.safetensors or *.bin) -> name a folder that save_pretrained"),
+        ("config.json", None, "has no config.json -> name a folder that save_pretrained"),
+    ],
+)
+def test_a_folder_that_is_half_a_model(tmp_path: Path, file: str, content: str | None, told: str) -> None:
+    """As the chain's model and as a port's source."""
+    folder = model_folder(tmp_path / "half", ["a", "b"])
+    overrides = ["experiment=smoke", "model=hf", f"model.name_or_path={folder}", f"output_dir={tmp_path}"]
+    make_plan(compose(overrides))
+    (folder / file).unlink() if content is None else (folder / file).write_text(content)
+    lines = refusal(compose(overrides))
+    assert [line for line in lines if line.startswith("model.name_or_path: ") and told in line]
+    cfg = compose(["experiment=smoke"])
+    wire(cfg, "cold_start", policy=f"path:{folder}")
+    assert told in refusal(cfg)[0]
+
+
+def test_a_root_knob_is_told_once(cfg: RunConfig) -> None:
+    assert refusal(compose(["experiment=smoke", "beta=-1"])) == ["beta: is -1.0 -> write 0 or more"]
+    own = refusal(compose(["experiment=smoke", "stages.general_rl.algorithm.beta=-1"]))
+    assert own == ["stages.general_rl.algorithm.beta: is -1.0 -> write 0 or more"]
+
+
+def test_gates_that_decide_nothing(cfg: RunConfig) -> None:
+    gate = cfg.stages["cold_start"].gate
+    gate.min, gate.max_drop = float("nan"), -0.1
+    assert [line.partition(": ")[0] for line in refusal(cfg)] == [
+        "stages.cold_start.gate.min",
+        "stages.cold_start.gate.max_drop",
+    ]
 
 
 def test_ranks_and_engines_that_do_not_go_together(cfg: RunConfig) -> None:

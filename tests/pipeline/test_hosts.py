@@ -94,3 +94,10 @@ def test_this_machine_alone_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(hosts, "why_unreachable", lambda host: 1 / 0)
     assert host_faults(LauncherConfig(kind="torchrun")) == []
     assert host_faults(LauncherConfig(kind="deepspeed", hosts=["localhost"])) == []
+
+
+@pytest.mark.parametrize("nodes", [-1, 0, "abc", True, 1.5])
+def test_a_number_of_nodes_that_is_none(nodes: object) -> None:
+    (fault,) = host_faults(LauncherConfig(kind="slurm", options={"nodes": nodes}))
+    assert (fault.key, fault.remedy) == ("launcher.options.nodes", "write a whole number, 1 or more")
+    assert host_faults(LauncherConfig(kind="slurm", options={"nodes": 2})) == []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.artifacts import Fault
 from stages.parts.data.columns import GUESSES, Row, read_row, resolve_columns
+from stages.parts.data.splits import normalise
 
 if TYPE_CHECKING:
     from stages.parts.data.config import DataConfig
@@ -31,6 +32,11 @@ def source_faults(cfg: DataConfig) -> list[Fault]:
         Fault(name, f"is {getattr(cfg, name)}", "write a positive number")
         for name in ("train_problems", "dev_problems", "test_problems", "difficulty")
         if getattr(cfg, name) < 1
+    ]
+    faults += [
+        Fault(name, f"is {getattr(cfg, name)}", "write 0 or more")
+        for name in ("demonstrations", "seed")
+        if getattr(cfg, name) < 0
     ]
     if cfg.verifier not in VERIFIERS:
         faults.append(Fault("verifier", f"'{cfg.verifier}' is unknown", f"write one of {', '.join(VERIFIERS)}"))
@@ -96,7 +102,10 @@ def file_faults(cfg: DataConfig) -> list[Fault]:
         rows = first_rows(path, None if whole else FIRST_LINES)
     except OSError as error:
         problem = f"'{cfg.path}' cannot be read: {error.strerror or error}"
-        return [Fault("path", problem, "name a readable .jsonl or .parquet file")]
+        remedy = "name a readable .jsonl or .parquet file"
+        if cfg.path.startswith("~"):  # which a shell leaves as it is after a =
+            remedy = f"write {path.expanduser()}"
+        return [Fault("path", problem, remedy)]
     except ValueError as error:
         problem = f"'{cfg.path}' cannot be read: {str(error).splitlines()[0]}"
         return [Fault("path", problem, "mend it, or name another .jsonl or .parquet file")]
@@ -116,7 +125,7 @@ def file_faults(cfg: DataConfig) -> list[Fault]:
         return [Fault("columns", f"'{cfg.path}', {error}", f"mend that row, or {remedy}")]
     if not read:
         return [Fault("columns", f"no row of '{cfg.path}' has a question with an answer or a worked reply", remedy)]
-    judged = {row.messages[-1]["content"] for row in read if row.answer}
+    judged = {normalise(row.messages[-1]["content"]) for row in read if row.answer}
     if whole and len(judged) < 3:
         problem = f"'{cfg.path}' holds {len(judged)} distinct questions with an answer"
         return [Fault("path", problem, "three splits need at least three; conversations alone are no problems")]
@@ -143,10 +152,21 @@ def first_rows(path: Path, count: int | None = FIRST_LINES) -> dict[int, dict[st
                 row = json.loads(line)
             except ValueError as error:
                 raise ValueError(f"line {number} is not JSON") from error
+            if "\\u" in line and not _is_text(row):
+                raise ValueError(f"line {number} has half of a character (a surrogate without its other half)")
             if not isinstance(row, dict):
                 raise ValueError(f"line {number} is not a JSON object")
             found[number] = row
     return found
+
+
+def _is_text(row: Any) -> bool:
+    """JSON can write half of a character, which no file and no tokenizer takes."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def usable_rows(rows: dict[int, dict[str, Any]], columns: dict[str, str], instruction: str = "") -> list[Row]:
@@ -158,8 +178,8 @@ def usable_rows(rows: dict[int, dict[str, Any]], columns: dict[str, str], instru
     for number, raw in rows.items():
         try:
             row = read_row(raw, columns, instruction)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"line {number} is not as its columns say ({error!r})") from error
+        except ValueError as error:
+            raise ValueError(f"line {number} {error}") from error
         if row is not None and row.verifier is not None and row.verifier not in VERIFIERS:
             raise ValueError(f"line {number} names the verifier '{row.verifier}'; there are {', '.join(VERIFIERS)}")
         usable += [row] if row is not None else []

@@ -58,7 +58,8 @@ def resolve_columns(
 
 
 def read_row(raw: dict[str, Any], columns: dict[str, str], instruction: str = "") -> Row | None:
-    """A row in our words; None where it has no question, or neither an answer nor a worked reply."""
+    """A row in our words; None where it has no question, or neither an answer nor a worked reply. Raises ValueError,
+    as the end of a sentence about the row, where its turns are none."""
     values = {ours: raw.get(theirs) for ours, theirs in columns.items()}
     messages, reply = _conversation(values)
     answer, worked = _answer(values)
@@ -72,14 +73,16 @@ def read_row(raw: dict[str, Any], columns: dict[str, str], instruction: str = ""
 
 
 def _conversation(values: dict[str, Any]) -> tuple[list[dict[str, str]], str | None]:
-    """The prompt as messages, and the assistant's last turn where the row has one. Raises KeyError, TypeError or
-    AttributeError where the turns are none."""
+    """The prompt as messages, and the assistant's last turn where the row has one."""
     turns = values.get("messages") or values.get("prompt")
     if isinstance(turns, str):
         return [{"role": "user", "content": turns.strip()}], None
-    messages = [{"role": turn["role"], "content": turn["content"]} for turn in turns or []]
+    turns = turns or []
+    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+        raise ValueError("has a conversation that is no list of turns, each with role and content")
+    messages = [{"role": turn.get("role"), "content": turn.get("content")} for turn in turns]
     if not all(isinstance(text, str) for message in messages for text in message.values()):
-        raise TypeError("a role or a content is not text")
+        raise ValueError("has a turn whose role or content is no text")
     if messages and messages[-1]["role"] == "assistant":
         return messages[:-1], messages[-1]["content"]
     return messages, None

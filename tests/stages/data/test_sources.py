@@ -192,8 +192,9 @@ GOOD = [{"question": f"{n}+1?", "answer": str(n + 1)} for n in range(30)]
     [
         ('{"question": "a?", "answer"', "path", "line 31 is not JSON"),
         ("[1, 2]", "path", "line 31 is not a JSON object"),
-        ('{"messages": ["hello"]}', "columns", "line 31 is not as its columns say"),
-        ('{"messages": [{"role": "user", "content": null}]}', "columns", "line 31 is not as its columns say"),
+        ('{"messages": ["hello"]}', "columns", "line 31 has a conversation that is no list of turns"),
+        ('{"messages": [{"role": "user", "content": null}]}', "columns", "line 31 has a turn whose role or content"),
+        ('{"question": "a?", "answer": "\\ud83d"}', "path", "line 31 has half of a character"),
         ('{"question": "a?", "answer": "1", "verifier": "eyes"}', "columns", "line 31 names the verifier 'eyes'"),
     ],
 )
@@ -209,6 +210,20 @@ def test_a_broken_row_far_down_is_named_with_file_and_line(tmp_path, monkeypatch
     assert cfg.faults() == [] and has_demonstrations(cfg)
     with pytest.raises(StageFailed, match=rf"rows\.jsonl, {says}.*; mend that row, or take it out"):
         read_rows(cfg)
+
+
+def test_questions_that_differ_in_blanks_alone_are_one(tmp_path):
+    rows = [{"question": question, "answer": "2"} for question in ("1+1?", "1+1 ?", " 1+1", "2+0")]
+    (fault,) = DataConfig(source="jsonl", path=write(tmp_path / "rows.jsonl", rows)).faults()
+    assert "holds 3 distinct questions" not in fault.problem and "distinct questions with an answer" in fault.problem
+
+
+def test_negative_counts_and_seeds(tmp_path):
+    cfg = DataConfig(source="general", demonstrations=-5, seed=-1)
+    assert [(fault.key, fault.remedy) for fault in cfg.faults()] == [
+        ("demonstrations", "write 0 or more"),
+        ("seed", "write 0 or more"),
+    ]
 
 
 def test_a_mapped_column_that_no_row_has_fails_with_the_columns_there_are(tmp_path):
