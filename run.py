@@ -127,6 +127,9 @@ def through_hydra(arguments: list[str]) -> int:
         job()
     except Ended as ended:
         return ended.status
+    except messages.Refused as refusal:
+        print(refusal, file=sys.stderr)
+        return sweep.REFUSED
     except (HydraException, OmegaConfBaseException) as error:
         print(messages.line(messages.reword(error, arguments)), file=sys.stderr)
         return sweep.REFUSED
@@ -159,24 +162,19 @@ class Prepared:
 def prepare_sweep(arguments: list[str]) -> Prepared:
     """Plan every job, say what they will compute, enter them in the ledger.
 
-    A sweeper that chooses its values as it goes (optuna) gets its check of axes, and no more. Raises Ended.
+    A sweeper that chooses its values as it goes (optuna) gets its check of axes, and no more. Raises Ended, or
+    Refused where that is no sweep at all.
     """
     fixed, axes_ = jobs.sweep_axes(arguments)
     ours = not any(item.startswith("hydra/sweeper=") for item in arguments)
     if not ours and not any(item.startswith("objective.stage=") for item in fixed):
-        fault = Fault(
-            "objective.stage", "is not set, so a sweeper has nothing to optimize", "write the name of a stage"
-        )
-        print(messages.line(fault), file=sys.stderr)
-        raise Ended(sweep.REFUSED)
+        problem = "is not set, so a sweeper has nothing to optimize"
+        raise messages.Refused([Fault("objective.stage", problem, "write the name of a stage")])
     planned = list(jobs.plan_jobs(fixed, axes_))
     runnable = [one for one in planned if one.plan is not None]
     refused = [one for one in planned if one.plan is None]
-    try:
-        notes = axes.check_axes(axes_, planned, insist="allow_inert=true" in fixed)
-    except messages.Refused as refusal:
-        print(refusal, file=sys.stderr)
-        raise Ended(sweep.REFUSED) from None
+    notes = axes.check_axes(axes_, planned, insist="allow_inert=true" in fixed)
+    share = f"launcher.concurrent_runs={sweep.side_by_side(arguments, len(runnable))}"
     for line in sweep.refusals(axes_, refused):
         print(line, file=sys.stderr)
     if not runnable:
@@ -193,7 +191,6 @@ def prepare_sweep(arguments: list[str]) -> Prepared:
         plan.store.parent / "sweeps", plan.name if named else compose.default_name(plan.pipeline, fixed), base
     )
     sweep.begin(folder, os.environ[COMMAND], base, axes_, planned if ours else [])
-    share = f"launcher.concurrent_runs={sweep.side_by_side(arguments, len(runnable))}"
     sweep.TO_LAUNCH[:] = [
         [*one.overrides, share, f"hydra.sweep.subdir='{sweep.job_name(axes_, one)}'"] for one in runnable
     ]

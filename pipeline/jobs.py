@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline import compose
+from pipeline.artifacts import Fault
 from pipeline.config import RunConfig
 from pipeline.messages import CONF, Refused, line, reword
 from pipeline.plan import make_plan
@@ -56,7 +57,10 @@ class Job:
 
 
 def sweep_axes(arguments: list[str]) -> tuple[list[str], list[Axis]]:
-    """Overrides that every job has, and those with several values. Hydra's own keys are left out."""
+    """Overrides that every job has, and those with several values. Hydra's own keys are left out.
+
+    Raises Refused where an axis is written twice, or once more as an override that every job has.
+    """
     overrides = [item for item in arguments if not item.startswith("-") and ("=" in item or item.startswith("~"))]
     fixed, axes = [], []
     for item in overrides:
@@ -75,6 +79,10 @@ def sweep_axes(arguments: list[str]) -> tuple[list[str], list[Axis]]:
                 axes.append(Axis(item.partition("=")[0], values, sampled))
             else:
                 fixed.append(f"{item.partition('=')[0]}={values[0]}")
+    written = [item.partition("=")[0] for item in fixed] + [axis.key for axis in axes]
+    if doubled := [axis for axis in axes if written.count(axis.key) > 1]:
+        remedy = "write it once, with all of its values"
+        raise Refused([Fault(key, "is written more than once", remedy) for key in {axis.key: 0 for axis in doubled}])
     return fixed, axes
 
 

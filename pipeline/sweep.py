@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import compose
+from pipeline.artifacts import Fault
 from pipeline.jobs import Axis, Job
 from pipeline.messages import Refused
 from pipeline.provenance import hardware
@@ -117,11 +118,17 @@ def base_of(fixed: list[str]) -> dict[str, Any]:
 
 def side_by_side(arguments: list[str], jobs: int) -> int:
     """Jobs that Hydra's launcher runs on this machine at the same time. joblib takes every core unless told otherwise;
-    submitit and ray bring machines of their own."""
+    submitit and ray bring machines of their own. Raises Refused where joblib could not be told so."""
     if "hydra/launcher=joblib" not in arguments:
         return 1
     asked = [item.partition("=")[2] for item in arguments if item.startswith("hydra.launcher.n_jobs=")]
-    number = int(asked[-1]) if asked else -1
+    try:
+        number = int(asked[-1]) if asked else -1
+    except ValueError:
+        number = 0
+    if number == 0:
+        remedy = "write how many jobs run side by side, or -1: as many as there are cores"
+        raise Refused([Fault("hydra.launcher.n_jobs", f"is {asked[-1]}", remedy)])
     cores = hardware()["cores"]
     return max(1, min(jobs, number if number > 0 else cores + 1 + number))
 

@@ -145,3 +145,9 @@ def test_recipes_that_differ_in_redundant_knobs_alone_are_one_result(tmp_path) -
     assert {name for name in same if same[name] != other[name]} == {"general_rl", "general_rl.eval"}
     k1 = "stages.general_rl.algorithm.kl_estimator=k1"  # no expected gradient, but other bits
     assert prints(k1, "beta=0.1")["general_rl"] != prints(k1, "beta=0.2")["general_rl"]
+
+
+@pytest.mark.parametrize("arguments", [["G=4,8", "G=4,16"], ["G=4", "G=4,16"]])
+def test_an_axis_is_written_once(arguments: list[str]) -> None:
+    with pytest.raises(Refused, match=r"^G: is written more than once -> write it once"):
+        sweep_axes(arguments)

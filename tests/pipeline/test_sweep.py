@@ -10,6 +10,7 @@ import pytest
 from pipeline import sweep
 from pipeline.compose import compose
 from pipeline.jobs import plan_jobs, sweep_axes
+from pipeline.messages import Refused
 from pipeline.plan import make_plan
 from pipeline.table import columns
 
@@ -95,6 +96,12 @@ def test_jobs_that_end_at_the_same_time_are_all_recorded(tmp_path) -> None:
 )
 def test_cores_are_shared_out_over_jobs_side_by_side(arguments: list[str], number: int) -> None:
     assert sweep.side_by_side(arguments, jobs=4) == number
+
+
+@pytest.mark.parametrize("number", ["abc", "0"])
+def test_a_number_of_jobs_side_by_side_that_is_none(number: str) -> None:
+    with pytest.raises(Refused, match=rf"^hydra\.launcher\.n_jobs: is {number} -> write how many"):
+        sweep.side_by_side(["hydra/launcher=joblib", f"hydra.launcher.n_jobs={number}"], jobs=4)
 
 
 def test_columns() -> None:
