@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -199,4 +200,5 @@ def show_verdict(console: Console, stage: str, result: Audit, rows: list[Row]) -
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a traceback
     sys.exit(main())

@@ -10,6 +10,7 @@ Exit status: 0; 1 where --check finds other content than was sealed; 2 where the
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -50,4 +51,5 @@ def check(subject: Subject) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a traceback
     sys.exit(main())
