@@ -24,7 +24,7 @@ from pipeline.hosts import local_names, per_machine, used_machines
 from pipeline.launch import DISK_FULL_MESSAGE, Outcome, Stop, free_port
 from pipeline.plan_types import Plan, PlannedStage
 from pipeline.store import partial_path
-from pipeline.worker import DRIVER, OUT_OF_MEMORY_REMEDY, ROOT, die_with_parent
+from pipeline.worker import DRIVER, OUT_OF_MEMORY_REMEDY, ROOT, die_with_parent, process_mark
 
 PORT = 29400  # rendezvous on the first machine; launcher.options.port
 KILL_SECONDS = 10.0
@@ -138,7 +138,7 @@ class ClusterLauncher:
                     command,
                     cwd=ROOT,
                     # The hash seed: the order of a set of texts is the same every time.
-                    env=os.environ | {"PYTHONHASHSEED": "0", DRIVER: f"{os.getpid()} {os.uname().nodename}"},
+                    env=os.environ | {"PYTHONHASHSEED": "0", DRIVER: process_mark()},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -34,7 +34,7 @@ OUT_OF_MEMORY_REMEDY = (
     "lower tokens_per_microbatch where the stage trains (the result stays the same), max_response_tokens where it"
     " samples, or take engine=zero3 on more ranks"
 )
-DRIVER = "POSTTRAIN_DRIVER"  # environment: process and machine of the driver, where others stand between it and a rank
+DRIVER = "POSTTRAIN_DRIVER"  # environment: `process_mark` of the driver, where others stand between it and a rank
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
@@ -160,15 +160,39 @@ def die_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def process_mark() -> str:
+    """This process, and where its number means it."""
+    return f"{os.getpid()} {start_of(os.getpid())} {process_space()}"
+
+
+def process_space() -> str:
+    """Processes of one space see each other by number: one boot of one kernel, one pid namespace. A host name tells
+    neither (containers have namespaces of their own, and may share a name). "" where the kernel does not say."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def start_of(pid: int) -> str:
+    """When the process started, in clock ticks since boot."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+
+
 def die_with_driver() -> None:
     """As `die_with_parent`, for a rank whose parent is a tool that may outlive the driver (deepspeed's launcher does).
-    A driver on another machine cannot be watched; its ssh or srun hangs up on the rank."""
-    pid, _, machine = os.environ.get(DRIVER, "").partition(" ")
-    if machine != os.uname().nodename:
+    A driver whose process cannot be seen from here (another machine, another container) cannot be watched; its ssh or
+    srun hangs up on the rank."""
+    pid, start, space = [*os.environ.get(DRIVER, "").split(" "), "", ""][:3]
+    if not space or space != process_space():
         return
     try:
         driver = os.pidfd_open(int(pid))
-    except ProcessLookupError:
+        running = start_of(int(pid)) == start  # else the number went to another process
+    except OSError:
+        running = False
+    if not running:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def watch() -> None:

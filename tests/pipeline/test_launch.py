@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -44,6 +46,24 @@ def wait_until(condition, seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
+
+
+def listening(family) -> set[int]:
+    """Ports on which these processes wait for connections."""
+    sockets = set()
+    for descriptor in (one for pid in family for one in Path(f"/proc/{pid}/fd").glob("*")):
+        with contextlib.suppress(OSError):  # closed in between
+            sockets.add(os.readlink(descriptor))
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    return {int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
+
+
+def is_free(port: int) -> bool:
+    try:
+        socket.create_server(("", port)).close()
+    except OSError:
+        return False
+    return True
 
 
 def driver(root: Path, stages: list[dict], name: str = "run") -> subprocess.Popen:
@@ -114,11 +134,13 @@ def test_a_killed_driver_leaves_no_process_and_the_next_run_resumes(tmp_path):
     stages = [{"name": "a", "ranks": 2, "steps": 60, "step_seconds": 0.05, "trace": str(trace)}]
     process = driver(tmp_path, stages)
     wait_until(lambda: trace.exists() and "step 5" in trace.read_text(), 60)
+    ports = listening(pids(trace))
     children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
     process.kill()
     process.wait()
     wait_until(lambda: not any(alive(pid) for pid in [*pids(trace), *map(int, children)]), 5)
     assert len(children) == 1  # the fork server
+    assert ports and all(is_free(port) for port in ports)
 
     again = driver(tmp_path, stages)
     assert again.wait() == 0

@@ -28,7 +28,7 @@ from pipeline.runner import execute
 from pipeline.worker import ROOT
 from scripts.watching import descendants
 from tests.pipeline.build_plan import command, config, plan_of, planned
-from tests.pipeline.test_launch import alive, pids, wait_until
+from tests.pipeline.test_launch import alive, is_free, listening, pids, wait_until
 
 
 def test_torchrun_on_one_machine_needs_no_port(tmp_path):
@@ -151,16 +151,18 @@ def test_a_rank_that_is_killed_is_told_and_not_the_one_that_lost_it(tmp_path):
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
-def test_a_killed_driver_leaves_no_process(tmp_path, launcher):
+def test_a_killed_driver_leaves_no_process_and_no_port(tmp_path, launcher):
     """Also where the tool's own processes outlive it, as those of deepspeed do."""
     trace = tmp_path / "trace"
     stages = [{"name": "a", "ranks": 2, "steps": 1000, "step_seconds": 0.1, "trace": str(trace)}]
     process = subprocess.Popen(command(tmp_path, launcher, stages), cwd=ROOT, stdout=subprocess.DEVNULL)
     wait_until(lambda: trace.exists() and "step 2" in trace.read_text(), 60)
     family = descendants(process.pid)
+    ports = listening(family)
     process.kill()
     wait_until(lambda: not any(alive(pid) for pid in family), 10)
     process.wait()
+    assert ports and all(is_free(port) for port in ports)
     assert set(pids(trace)) < set(family)
 
 

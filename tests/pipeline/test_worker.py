@@ -5,7 +5,11 @@ from __future__ import annotations
 import enum
 import errno
 import json
+import os
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -147,3 +151,30 @@ def test_a_rank_finds_its_place(monkeypatch, environment, place):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert place_from_environment() == place
+
+
+WATCHES = [sys.executable, "-c", "from pipeline.worker import die_with_driver; die_with_driver(); print('alive')"]
+
+
+def watched(mark: str, *before: str) -> int:
+    """Exit status of a process that watches the driver `mark`; `before`: the command in front of it."""
+    return subprocess.run([*before, *WATCHES], env=os.environ | {worker.DRIVER: mark}, cwd=worker.ROOT).returncode
+
+
+def test_a_rank_dies_with_its_driver_and_not_with_a_namesake():
+    """A container has process numbers of its own, where the driver's is nobody's or somebody else's."""
+    pid, start, space = worker.process_mark().split(" ")
+    assert watched(f"{pid} {start} {space}") == 0
+    assert watched(f"{pid} {int(start) + 1} {space}") == -signal.SIGKILL  # the number went to another process
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    assert watched(f"{gone.pid} {start} {space}") == -signal.SIGKILL
+    assert watched(f"{gone.pid} {start} another-boot/pid:[1]") == watched("") == 0
+
+
+def test_a_rank_in_a_container_does_not_take_its_driver_for_dead():
+    """Also where the container has the driver's host name."""
+    alone = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("no right to make a pid namespace")
+    assert watched(worker.process_mark(), *alone) == 0
