@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -63,15 +65,23 @@ def test_scratch_is_as_planned_and_loads_anywhere(tmp_path, problems):
     assert model.generate(**encoded, max_new_tokens=3).shape[1] <= encoded["input_ids"].shape[1] + 3
 
 
-def test_interrupted_and_resumed_is_bit_identical(tmp_path, problems):
-    run(config(), {"problems": problems}, context_in(tmp_path / "whole"))
-    context = context_in(tmp_path / "parts")
-    context.stop.set()
-    with pytest.raises(Interrupted):
-        run(config(), {"problems": problems}, context)
-    run(config(), {"problems": problems}, context_in(tmp_path / "parts"))
-    for file in ("model/model.safetensors",):
-        assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "parts" / file).read_bytes()
+def test_resumed_at_every_checkpoint_is_bit_identical(tmp_path, problems):
+    whole = run(config(), {"problems": problems}, context_in(tmp_path / "whole"))
+    for _ in range(3):  # a step, a checkpoint and a stop each
+        context = context_in(tmp_path / "parts")
+        context.stop.set()
+        with pytest.raises(Interrupted):
+            run(config(), {"problems": problems}, context)
+    assert run(config(), {"problems": problems}, context_in(tmp_path / "parts")) == whole
+    file = "model/model.safetensors"
+    assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "parts" / file).read_bytes()
+    assert records(tmp_path / "parts") == records(tmp_path / "whole")
+
+
+def records(folder) -> list[dict]:
+    """Metric lines without clock values."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if not key.startswith("time/")} for line in lines]
 
 
 def test_corpus_is_a_function_of_seed_and_step():

@@ -95,18 +95,14 @@ def test_text_alone_is_what_it_was_whatever_the_knobs_of_the_divergence(tmp_path
     assert plain == knobs and "teacher/total_tokens" not in plain
 
 
-def test_a_stop_request_and_a_resume_end_with_the_same_bits(tmp_path):
+def test_resumed_at_every_checkpoint_it_ends_with_the_same_bits(tmp_path):
     inputs = with_teacher(tmp_path)
     whole, _ = distill(tmp_path, tmp_path / "whole", inputs, **SOFT)
-
-    class Stopping(Context):
-        def progress(self, done: int, total: int, **shown: float) -> None:
-            if done == 3:
-                self.stop.set()
-
-    (tmp_path / "again").mkdir()
-    with pytest.raises(Interrupted):
-        distill(tmp_path, tmp_path / "again", inputs, Stopping("distillation", tmp_path / "again", 0), **SOFT)
+    for _ in range(5):  # a step, a checkpoint and a stop each
+        context = Context("distillation", tmp_path / "again", 0)
+        context.stop.set()
+        with pytest.raises(Interrupted):
+            distill(tmp_path, tmp_path / "again", inputs, context, **SOFT)
     again, _ = distill(tmp_path, tmp_path / "again", inputs, **SOFT)
     assert again == whole and lines_of(tmp_path / "again") == lines_of(tmp_path / "whole")
     expected = load_file(tmp_path / "whole" / "model" / "model.safetensors")
