@@ -73,7 +73,7 @@ def main() -> int:
         return 2
     task.fault = flags.plant_fault
     ranks, stages = ((), ()) if task.fault else (tuple(range(1, flags.ranks + 1)), (0, 1, 2, 3))
-    splits = all_splits(isinstance(task.cfg, SupervisedStageConfig), ranks, stages)
+    splits = all_splits(hasattr(task.cfg, "packing"), ranks, stages)
     differences = compare(task, splits)
     print(table(flags.stage, splits[0].name, differences))
     return 0 if all(difference.agrees for difference in differences) else 1

@@ -15,12 +15,12 @@ from torch import Tensor
 from pipeline.tracking import Metrics
 from stages.on_policy_distill.config import OnPolicyDistillConfig
 from stages.parts.experience.collect import Experience, Row
-from stages.parts.experience.rows import score_rows
+from stages.parts.experience.rows import aligned, score_rows
 from stages.parts.losses.advantages import group_advantages
 from stages.parts.losses.algorithms import LossInputs, policy_loss
 from stages.parts.losses.counts import BatchCounts
 from stages.parts.losses.reductions import token_weights
-from stages.parts.policy.batch import TokenBatch, aligned_microbatches, pad_batch
+from stages.parts.policy.batch import TokenBatch, aligned_microbatches, pack_batch
 from stages.parts.policy.distributed import all_sum
 from stages.parts.policy.examples import Example
 from stages.parts.policy.scoring import TokenStats
@@ -79,10 +79,8 @@ def assign_rewards(experience: Experience, engine: TrainEngine, cfg: OnPolicyDis
         place = places[row.group, row.rollout.sample_index]
         if result.kept_N[place]:  # else it has no advantages: it learns from the teacher alone
             row.advantages = result.of_response(place, len(row.rollout.response_ids)).tolist()
-    scored = score_rows(
-        experience.rows, engine.policy, lambda b: engine.logps(b, cfg.temperature).logps_BT, cfg.tokens_per_microbatch
-    )
-    for row, logps in scored:
+    rows, policy = experience.rows, engine.policy
+    for row, logps in score_rows(rows, policy, lambda b: engine.logps(b, cfg.temperature).logps_BT, cfg):
         row.old_logps = logps
 
 
@@ -97,13 +95,14 @@ def update(
     wanted = Divergence("jsd", cfg.temperature, cfg.jsd_weight)
     totals = dict.fromkeys(SUMS, 0.0)
     loss_total = 0.0
-    for indices in aligned_microbatches([len(reading.ids) for reading in readings], cfg.tokens_per_microbatch):
+    lengths, policy = [len(reading.ids) for reading in readings], engine.policy
+    width = max([2, *lengths]) if cfg.packing else None  # of packed rows
+    for indices in aligned_microbatches(lengths, cfg.tokens_per_microbatch, width):
         chosen = [readings[index] for index in indices]
-        policy = engine.policy
-        batch = pad_batch([r.ids for r in chosen], [r.mask for r in chosen], policy.pad_id, policy.device)
+        batch = pack_batch([r.ids for r in chosen], [r.mask for r in chosen], policy.pad_id, policy.device, width)
         stats = engine.logps(batch, cfg.temperature, entropy=True, compare=targets.compare(batch, wanted))
         assert stats.compared_BT is not None
-        loss = (token_weights(cfg.reduction, batch.mask_BT, counts) * stats.compared_BT).sum()
+        loss = (token_weights(cfg.reduction, batch.mask_BT, counts, batch.packed_segments_BT) * stats.compared_BT).sum()
         if cfg.reward_weight > 0:
             reward_loss = _reward_share(chosen, batch, stats, rewarded, cfg)
             totals["reward_loss"] += float(reward_loss.detach())
@@ -137,40 +136,33 @@ def _reward_share(
 ) -> Tensor:
     """This micro-batch's share of the policy loss: of the student's own sequences that could be judged."""
     rows = [reading.row if reading.is_rewarded else None for reading in readings]
-    policy_BT = stats.logps_BT
     inputs = LossInputs(
-        policy_logps_BT=policy_BT,
-        old_logps_BT=_on_responses(rows, [row.old_logps if row else None for row in rows], policy_BT),
-        advantages_BT=_on_responses(rows, [row.advantages if row else None for row in rows], policy_BT),
-        mask_BT=batch.mask_BT * _column([row is not None for row in rows], policy_BT),
-        sampler_logps_BT=_on_responses(rows, [row.rollout.sampler_logps if row else None for row in rows], policy_BT),
+        policy_logps_BT=stats.logps_BT,
+        old_logps_BT=aligned(rows, [row.old_logps if row else None for row in rows], batch),
+        advantages_BT=aligned(rows, [row.advantages if row else None for row in rows], batch),
+        mask_BT=batch.mask_BT * _on_sequences([row is not None for row in rows], batch),
+        sampler_logps_BT=aligned(rows, [row.rollout.sampler_logps if row else None for row in rows], batch),
         entropy_BT=stats.entropy_BT,
+        segment_ids_BT=batch.packed_segments_BT,
     )
     return policy_loss(cfg.algorithm, inputs, counts)[0]
 
 
-def _on_responses(rows: list[Row | None], values: list[list[float] | None], like_BT: Tensor) -> Tensor:
-    """Per-response lists on their columns of the padded batch, zeros elsewhere and for conversations."""
-    filled_BT = torch.zeros(like_BT.shape, dtype=torch.float32)
-    for place, (row, numbers) in enumerate(zip(rows, values, strict=True)):
-        if row is not None and numbers is not None:
-            start = len(row.rollout.prompt_ids)
-            filled_BT[place, start : start + len(numbers)] = torch.tensor(numbers)
-    return filled_BT.to(like_BT.device)
-
-
-def _column(flags: list[bool], like_BT: Tensor) -> Tensor:
-    """[B, 1], 1 in the rows that are flagged; a batch of nothing still has a row."""
-    return torch.tensor(flags or [False], dtype=torch.float32, device=like_BT.device)[:, None]
+def _on_sequences(flags: list[bool], batch: TokenBatch) -> Tensor:
+    """1 on the columns of the sequences that are flagged."""
+    on_BT = torch.zeros_like(batch.mask_BT)
+    for flag, (line, start, length) in zip(flags, batch.places, strict=True):
+        on_BT[line, start : start + length] = float(flag)
+    return on_BT
 
 
 @torch.no_grad()
 def _sums(readings: list[Reading], batch: TokenBatch, stats: TokenStats) -> dict[str, float]:
-    own_BT = batch.mask_BT * _column([reading.row is not None for reading in readings], batch.mask_BT)
+    own_BT = batch.mask_BT * _on_sequences([reading.row is not None for reading in readings], batch)
     data_BT = batch.mask_BT - own_BT
     assert stats.compared_BT is not None and stats.entropy_BT is not None
     rows = [reading.row for reading in readings]
-    sampler_BT = _on_responses(rows, [row.rollout.sampler_logps if row else None for row in rows], own_BT)
+    sampler_BT = aligned(rows, [row.rollout.sampler_logps if row else None for row in rows], batch)
     values = {
         "own_divergence": own_BT * stats.compared_BT,
         "own_tokens": own_BT,

@@ -21,14 +21,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 from pipeline.tracking import Metrics
 from stages.parts.experience.collect import Experience, Row
-from stages.parts.experience.rows import aligned, batch_of, count_rows, score_rows
+from stages.parts.experience.rows import aligned, count_rows, row_batches, score_rows
 from stages.parts.losses.algorithms import LossInputs, policy_loss
 from stages.parts.losses.counts import BatchCounts
 from stages.parts.losses.kl import kl_estimate
 from stages.parts.losses.reductions import token_weights
 from stages.parts.losses.statistics import Statistics, merge, summarise
 from stages.parts.losses.value import generalised_advantages, moments, token_rewards, value_loss, whiten_by
-from stages.parts.policy.batch import TokenBatch, aligned_microbatches
+from stages.parts.policy.batch import TokenBatch
 from stages.parts.policy.distributed import all_sum, barrier, gather_objects, world
 from stages.parts.policy.reference import Reference
 from stages.parts.policy.scoring import TokenStats
@@ -66,16 +66,16 @@ class Learners:
 @torch.no_grad()
 def score_rollout(experience: Experience, learners: Learners, reference: Reference | None, cfg: PPOConfig) -> None:
     """Fill in what later updates compare with: log-probs and values before any step, and the reference's log-probs."""
-    policy, size = learners.policy.policy, cfg.tokens_per_microbatch
+    policy = learners.policy.policy
 
     def score(batch: TokenBatch) -> Tensor:
         stats = learners.policy.logps(batch, cfg.temperature)
         return torch.stack([stats.logps_BT, learners.values(batch, stats)], dim=-1)
 
-    for row, pairs in score_rows(experience.rows, policy, score, size):
+    for row, pairs in score_rows(experience.rows, policy, score, cfg):
         row.old_logps, row.old_values = [list(column) for column in zip(*pairs, strict=True)]
     if reference is not None:
-        scored = score_rows(experience.rows, policy, lambda b: reference.logps(b, cfg.temperature).logps_BT, size)
+        scored = score_rows(experience.rows, policy, lambda b: reference.logps(b, cfg.temperature).logps_BT, cfg)
         for row, logps in scored:
             row.reference_logps = logps
 
@@ -146,9 +146,7 @@ def update(rows: list[Row], learners: Learners, cfg: PPOConfig, learning_rate: f
         return {"train/empty_step": 1.0}
     engine, critic = learners.policy, learners.critic
     parts, value_parts = [], []
-    for indices in aligned_microbatches([row.length for row in rows], cfg.tokens_per_microbatch):
-        chosen = [rows[index] for index in indices]
-        batch = batch_of(chosen, engine.policy)
+    for chosen, batch in row_batches(rows, engine.policy, cfg):
         stats = engine.logps(batch, cfg.temperature, entropy=True)
         loss, part = policy_loss(cfg.algorithm.actor(), _loss_inputs(chosen, batch, stats), counts)
         parts.append(part)
@@ -173,14 +171,16 @@ def update_critic(
 ) -> Metrics:
     """One optimizer step of a separate critic. counts: of the whole mini-batch, over all ranks."""
     parts = []
-    for indices in aligned_microbatches([row.length for row in rows], cfg.tokens_per_microbatch):
-        chosen = [rows[index] for index in indices]
-        batch = batch_of(chosen, critic.policy)
+    for chosen, batch in row_batches(rows, critic.policy, cfg):
         loss, part = _value_share(chosen, batch, critic.logps(batch).values_BT, counts, cfg)
         critic.backward(loss)
         parts.append(part)
     result = critic.step(learning_rate)
-    return _critic_metrics(parts) | {"critic/grad_norm": result.grad_norm, "critic/learning_rate": learning_rate}
+    return _critic_metrics(parts) | {
+        "critic/grad_norm": result.grad_norm,
+        "critic/learning_rate": learning_rate,
+        "critic/skipped": float(result.skipped),
+    }
 
 
 def _critic_metrics(parts: list[Statistics]) -> Metrics:
@@ -193,9 +193,9 @@ def _value_share(
 ) -> tuple[Tensor, Statistics]:
     """This micro-batch's share of the value loss, and sums over its tokens."""
     assert values_BT is not None
-    weights_BT = token_weights(cfg.algorithm.reduction, batch.mask_BT, counts)
-    old_BT = aligned(rows, [row.old_values for row in rows], values_BT)
-    returns_BT = aligned(rows, [row.returns for row in rows], values_BT)
+    weights_BT = token_weights(cfg.algorithm.reduction, batch.mask_BT, counts, batch.packed_segments_BT)
+    old_BT = aligned(rows, [row.old_values for row in rows], batch)
+    returns_BT = aligned(rows, [row.returns for row in rows], batch)
     loss, held_BT = value_loss(values_BT, old_BT, returns_BT, weights_BT, cfg.algorithm.value_clip)
     return loss, {"loss": loss.detach(), "held": held_BT.sum(), "tokens": batch.mask_BT.sum()}
 
@@ -205,12 +205,13 @@ def _loss_inputs(rows: list[Row], batch: TokenBatch, stats: TokenStats) -> LossI
     has_reference = all(row.reference_logps is not None for row in rows)
     return LossInputs(
         policy_logps_BT=policy_BT,
-        old_logps_BT=aligned(rows, [row.old_logps for row in rows], policy_BT),
-        advantages_BT=aligned(rows, [row.advantages for row in rows], policy_BT),
+        old_logps_BT=aligned(rows, [row.old_logps for row in rows], batch),
+        advantages_BT=aligned(rows, [row.advantages for row in rows], batch),
         mask_BT=batch.mask_BT,
-        sampler_logps_BT=aligned(rows, [row.rollout.sampler_logps for row in rows], policy_BT),
-        reference_logps_BT=aligned(rows, [row.reference_logps for row in rows], policy_BT) if has_reference else None,
+        sampler_logps_BT=aligned(rows, [row.rollout.sampler_logps for row in rows], batch),
+        reference_logps_BT=aligned(rows, [row.reference_logps for row in rows], batch) if has_reference else None,
         entropy_BT=stats.entropy_BT,
+        segment_ids_BT=batch.packed_segments_BT,
     )
 
 

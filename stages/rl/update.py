@@ -13,12 +13,12 @@ from torch import Tensor
 
 from pipeline.tracking import Metrics
 from stages.parts.experience.collect import Experience, Row
-from stages.parts.experience.rows import aligned, batch_of, count_rows, of_response, score_rows
+from stages.parts.experience.rows import aligned, count_rows, of_response, row_batches, score_rows
 from stages.parts.losses.advantages import AdvantageResult, group_advantages
 from stages.parts.losses.algorithms import LossInputs, policy_loss
 from stages.parts.losses.kl import kl_estimate
 from stages.parts.losses.statistics import merge, summarise
-from stages.parts.policy.batch import TokenBatch, aligned_microbatches
+from stages.parts.policy.batch import TokenBatch
 from stages.parts.policy.distributed import gather_objects
 from stages.parts.policy.model import Policy
 from stages.parts.policy.reference import Reference
@@ -36,15 +36,15 @@ def resample_rounds(cfg: RLConfig) -> int | None:
 @torch.no_grad()
 def score_logps(experience: Experience, engine: TrainEngine, reference: Reference | None, cfg: RLConfig) -> None:
     """Fill in what later updates compare with: the trainer's log-probs before any step, and the reference's."""
-    policy, size = engine.policy, cfg.tokens_per_microbatch
+    policy = engine.policy
     if reference is not None:
-        scored = score_rows(experience.rows, policy, lambda b: reference.logps(b, cfg.temperature).logps_BT, size)
+        scored = score_rows(experience.rows, policy, lambda b: reference.logps(b, cfg.temperature).logps_BT, cfg)
         for row, logps in scored:
             row.reference_logps = logps
     in_reward = cfg.algorithm.beta > 0 and cfg.algorithm.kl_place == "reward"
     lazy = set() if in_reward else set(experience.minibatches[0])
     waiting = [row for row in experience.rows if row.group not in lazy]
-    for row, logps in score_rows(waiting, policy, lambda b: engine.logps(b, cfg.temperature).logps_BT, size):
+    for row, logps in score_rows(waiting, policy, lambda b: engine.logps(b, cfg.temperature).logps_BT, cfg):
         row.old_logps = logps
 
 
@@ -96,9 +96,7 @@ def update(rows: list[Row], engine: TrainEngine, cfg: RLConfig, learning_rate: f
     if counts.sequences == 0:
         return {"train/empty_step": 1.0}
     parts = []
-    for indices in aligned_microbatches([row.length for row in rows], cfg.tokens_per_microbatch):
-        chosen = [rows[index] for index in indices]
-        batch = batch_of(chosen, engine.policy)
+    for chosen, batch in row_batches(rows, engine.policy, cfg):
         stats = engine.logps(batch, cfg.temperature, entropy=True)
         loss, part = policy_loss(cfg.algorithm, _loss_inputs(chosen, batch, stats, cfg), counts)
         engine.backward(loss)
@@ -118,17 +116,15 @@ def _loss_inputs(rows: list[Row], batch: TokenBatch, stats: TokenStats, cfg: RLC
     if any(row.old_logps is None for row in rows):
         # No step lies between the rollout and this pass: the old policy is this one. Kept for later epochs.
         for place, row in enumerate(rows):
-            row.old_logps = of_response(policy_BT[place].detach(), row)
+            row.old_logps = of_response(policy_BT.detach(), batch, place, row)
+    has_reference = cfg.algorithm.beta > 0
     return LossInputs(
         policy_logps_BT=policy_BT,
-        old_logps_BT=aligned(rows, [row.old_logps for row in rows], policy_BT),
-        advantages_BT=aligned(rows, [row.advantages for row in rows], policy_BT),
+        old_logps_BT=aligned(rows, [row.old_logps for row in rows], batch),
+        advantages_BT=aligned(rows, [row.advantages for row in rows], batch),
         mask_BT=batch.mask_BT,
-        sampler_logps_BT=aligned(rows, [row.rollout.sampler_logps for row in rows], policy_BT),
-        reference_logps_BT=_references(rows, policy_BT) if cfg.algorithm.beta > 0 else None,
+        sampler_logps_BT=aligned(rows, [row.rollout.sampler_logps for row in rows], batch),
+        reference_logps_BT=aligned(rows, [row.reference_logps for row in rows], batch) if has_reference else None,
         entropy_BT=stats.entropy_BT,
+        segment_ids_BT=batch.packed_segments_BT,
     )
-
-
-def _references(rows: list[Row], like_BT: Tensor) -> Tensor:
-    return aligned(rows, [row.reference_logps for row in rows], like_BT)

@@ -35,6 +35,7 @@ class ExperienceConfig(TrainedStageConfig):
     monitor_every_steps: int = not_in_fingerprint(20)  # held-out (dev) accuracy and behaviour
     monitor_problems: int = not_in_fingerprint(128)  # of each suite of the problem set, also those not trained on
     monitor_samples: int = not_in_fingerprint(4)  # responses to each: pass@1, pass@2, pass@4
+    packing: bool = not_in_fingerprint(False)  # several sequences a row of scoring and update, attention kept apart
     sync_tolerance: float = not_in_fingerprint(1e-2)  # mean |old - sampler| log-prob after a weight sync
 
     def faults(self) -> list[Fault]:

@@ -27,6 +27,11 @@ class TokenBatch:
     packed: bool  # some row holds more than one sequence
     places: list[tuple[int, int, int]]  # of each sequence: row, first column, length
 
+    @property
+    def packed_segments_BT(self) -> Tensor | None:
+        """For losses that add up over sequences; None: a row is a sequence."""
+        return self.segment_ids_BT if self.packed else None
+
 
 def pad_batch(sequences: list[list[int]], masks: list[list[float]], pad_id: int, device: torch.device) -> TokenBatch:
     """One sequence a row, in the given order. No sequences: one row of nothing, for a rank that has run out."""
@@ -34,9 +39,12 @@ def pad_batch(sequences: list[list[int]], masks: list[list[float]], pad_id: int,
 
 
 def pack_batch(
-    sequences: list[list[int]], masks: list[list[float]], pad_id: int, device: torch.device, row_tokens: int
+    sequences: list[list[int]], masks: list[list[float]], pad_id: int, device: torch.device, row_tokens: int | None
 ) -> TokenBatch:
-    """Several sequences a row of at most `row_tokens` columns (a longer sequence gets a row of its own length)."""
+    """Several sequences a row of at most `row_tokens` columns (a longer sequence gets a row of its own length). None:
+    one a row, as `pad_batch` does."""
+    if row_tokens is None:
+        return pad_batch(sequences, masks, pad_id, device)
     rows = pack_rows([len(sequence) for sequence in sequences], row_tokens)
     return _lay_out(sequences, masks, rows, pad_id, device)
 
@@ -106,8 +114,12 @@ def microbatches(lengths: list[int], tokens_per_microbatch: int) -> list[list[in
     return batches
 
 
-def aligned_microbatches(lengths: list[int], tokens_per_microbatch: int) -> list[list[int]]:
+def aligned_microbatches(
+    lengths: list[int], tokens_per_microbatch: int, row_tokens: int | None = None
+) -> list[list[int]]:
     """`microbatches` with the same number on every rank (collective): ZeRO-2 and 3 communicate in each backward, so a
-    rank that has fewer adds empty ones (`pad_batch([], [], ...)`)."""
-    batches = microbatches(lengths, tokens_per_microbatch)
+    rank that has fewer adds empty ones (`pad_batch([], [], ...)`). row_tokens: of rows that `pack_batch` will make."""
+    rows = [[index] for index in range(len(lengths))] if row_tokens is None else pack_rows(lengths, row_tokens)
+    cut = microbatches([sum(lengths[index] for index in row) for row in rows], tokens_per_microbatch)
+    batches = [[index for row in members for index in rows[row]] for members in cut]
     return batches + [[] for _ in range(all_max(len(batches)) - len(batches))]

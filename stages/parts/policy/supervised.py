@@ -15,7 +15,7 @@ from pipeline.tracking import Context, Metrics
 from stages.parts.data.audit import Row, check_first_step
 from stages.parts.losses.counts import BatchCounts
 from stages.parts.losses.sft import sft_loss
-from stages.parts.policy.batch import TokenBatch, aligned_microbatches, pack_batch, pack_rows, pad_batch
+from stages.parts.policy.batch import TokenBatch, aligned_microbatches, pack_batch
 from stages.parts.policy.config import SupervisedStageConfig
 from stages.parts.policy.distributed import all_sum
 from stages.parts.policy.examples import Example, Source, examples_of_step, shares
@@ -96,18 +96,13 @@ def supervised_step(engine: TrainEngine, examples: list[Example], cfg: Supervise
 
 def supervised_batches(policy: Policy, examples: list[Example], cfg: SupervisedStageConfig) -> list[TokenBatch]:
     """The step's micro-batches, as many on every rank; packed rows are max_tokens wide."""
-    lengths = [len(example.ids) for example in examples]
-    rows = pack_rows(lengths, cfg.max_tokens) if cfg.packing else [[index] for index in range(len(examples))]
-    widths = [sum(lengths[index] for index in row) for row in rows]
+    width = cfg.max_tokens if cfg.packing else None
     batches = []
-    for members in aligned_microbatches(widths, cfg.tokens_per_microbatch):
-        chosen = [examples[index] for row in members for index in rows[row]]
+    for members in aligned_microbatches([len(example.ids) for example in examples], cfg.tokens_per_microbatch, width):
+        chosen = [examples[index] for index in members]
         ids = [example.ids for example in chosen]
         masks = [[float(flag) for flag in example.mask] for example in chosen]
-        if cfg.packing:
-            batches.append(pack_batch(ids, masks, policy.pad_id, policy.device, cfg.max_tokens))
-        else:
-            batches.append(pad_batch(ids, masks, policy.pad_id, policy.device))
+        batches.append(pack_batch(ids, masks, policy.pad_id, policy.device, width))
     return batches
 
 

@@ -54,8 +54,8 @@ def as_responses(rows, temperature: float = 1.0) -> list[naive.Response]:
         stats = TorchEngine(policy, CFG).logps(batch, temperature, entropy=True)
     return [
         naive.Response(
-            row.group, row.reward, of_response(stats.logps_BT[place], row), row.old_logps,
-            row.rollout.sampler_logps, row.reference_logps, of_response(stats.entropy_BT[place], row),
+            row.group, row.reward, of_response(stats.logps_BT, batch, place, row), row.old_logps,
+            row.rollout.sampler_logps, row.reference_logps, of_response(stats.entropy_BT, batch, place, row),
         )
         for place, row in enumerate(rows)
     ]  # fmt: skip

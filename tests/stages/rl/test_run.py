@@ -11,10 +11,12 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.artifacts import Artifact, Interrupted, StageFailed
+from pipeline.config import EngineConfig
 from pipeline.tracking import Context
 from stages.parts.losses.config import AlgorithmConfig
 from stages.parts.policy.config import LoRAConfig
 from stages.parts.policy.model import load_policy
+from stages.parts.rollouts.engine import TransformersEngine
 from stages.parts.verifiers.config import RewardConfig
 from stages.rl.config import RLConfig, outline
 from stages.rl.run import run
@@ -103,8 +105,10 @@ def test_resuming_within_a_rollout_gives_the_same_bits(inputs, tmp_path):
 def test_the_update_does_not_depend_on_the_microbatch(inputs, tmp_path):
     run(CONFIG, inputs, context(tmp_path / "small"))
     run(replace(CONFIG, tokens_per_microbatch=100_000), inputs, context(tmp_path / "large"))
-    for small, large in zip(records(tmp_path / "small"), records(tmp_path / "large"), strict=True):
-        assert small["train/grad_norm"] == pytest.approx(large["train/grad_norm"], rel=1e-4)
+    run(replace(CONFIG, packing=True), inputs, context(tmp_path / "packed"))
+    for other in ("large", "packed"):
+        for small, large in zip(records(tmp_path / "small"), records(tmp_path / other), strict=True):
+            assert small["train/grad_norm"] == pytest.approx(large["train/grad_norm"], rel=1e-4)
 
 
 NEVER = RewardConfig(accuracy=0.0, format=1.0)  # a random model never closes a think block: all groups are constant
@@ -154,9 +158,14 @@ def test_shuffled_rewards_keep_their_values_and_lose_their_owners(inputs, tmp_pa
     assert true["train/grad_norm"] != shuffled["train/grad_norm"]
 
 
-def test_a_sampler_on_other_weights_is_caught(inputs, tmp_path):
-    with pytest.raises(StageFailed, match="sampler"):
-        run(replace(CONFIG, sync_tolerance=-1.0), inputs, context(tmp_path))
+def test_a_sampler_that_misses_a_sync_is_caught(inputs, tmp_path, monkeypatch):
+    """Under ZeRO-3 the sampler has weights of its own: those of before the first rollout, where no sync reaches it."""
+    cfg = replace(CONFIG, learning_rate=1e-2, engine=EngineConfig(kind="deepspeed", zero_stage=3))
+    run(cfg, inputs, context(tmp_path / "synced"))
+    monkeypatch.setattr(TransformersEngine, "load_weights", lambda self, state: None)
+    with pytest.raises(StageFailed, match="the sampler does not run on the trainer's weights"):
+        run(cfg, inputs, context(tmp_path / "stale"))
+    assert [line["step"] for line in records(tmp_path / "stale")] == [1, 2]  # those of the first rollout
 
 
 def test_a_suite_without_problems_is_refused(inputs, tmp_path):
