@@ -18,6 +18,7 @@ NOTE = (
     "held-out problems, with 95% intervals. Time: of those stages; with the teacher: and of the stages in which it "
     "generated their data and stored its probabilities. Tokens: what the teacher generated, and what it read."
 )
+STORED = ("logits/bytes", "logits/share_of_full", "error/tail_mass", "error/divergence")
 PUBLISHED = (
     "Qwen3 (arXiv:2505.09388, table 21) reports on-policy distillation ahead of RL at a tenth of its GPU hours, and "
     "pass@64 raised where RL left it; its teacher is not counted there."
@@ -61,7 +62,8 @@ def distillation(run: RunView) -> str:
     for student, ways in _by_student(run).items():
         if len(ways) > 1 and any(way.read for way in ways):
             table_of_ways = table(_head(run, ways), [_row(run, way, ways) for way in ways])
-            parts.append(f"<h3>{text(student)}</h3>{table_of_ways}{_verdict(run, ways)}{_exposure(run, ways)}")
+            parts.append(f'<h3>{text(student)}</h3><div class="ways">{table_of_ways}</div>{_verdict(run, ways)}')
+            parts.append(_stored(ways) + _exposure(run, ways))
     return section("Ways to teach a student", "".join(parts), NOTE)
 
 
@@ -156,6 +158,21 @@ def _made(run: RunView, ways: list[Way]) -> str:
         made = ", ".join(text(stage.name) for stage in chain)
         parts.append(f"<p>The teacher {text(name)} took <b>{duration(seconds)}</b> to make ({made}).</p>")
     return "".join(parts)
+
+
+def _stored(ways: list[Way]) -> str:
+    """What storing a teacher's probabilities took and lost, against full logits."""
+    told = []
+    for stage in {one.name: one for way in ways for one in way.helpers if one.kind == "teacher_logits"}.values():
+        kept = [value for name in STORED if (value := stage.metrics.get(name)) is not None]
+        if len(kept) == len(STORED):
+            size, share, mass, divergence = kept
+            told.append(
+                f"<p>{text(stage.name)} takes {size / 2**20:.2f} MiB, <b>{percent(share)}%</b> of full logits; what it "
+                f"leaves out has {percent(mass, 2)}% of the probability, told within {number(divergence)} nats a "
+                "token.</p>"
+            )
+    return "".join(told)
 
 
 def _exposure(run: RunView, ways: list[Way]) -> str:

@@ -17,7 +17,8 @@ STAGES = {
     "teacher": ("rl", {"policy": "base.model"}, 50.0, {}, None),
     "sampling": ("sample", {"policy": "teacher.model"}, 7.0, {"sampled/tokens": 4000.0}, None),
     "logits": ("teacher_logits", {"teacher": "teacher.model", "data": "sampling.kept"}, 3.0,
-               {"teacher/total_tokens": 900.0}, None),
+               {"teacher/total_tokens": 900.0, "logits/bytes": 1.5 * 2**20, "logits/share_of_full": 0.25,
+                "error/tail_mass": 0.003, "error/divergence": 0.002}, None),
     "student": ("base_model", {}, 60.0, {}, 0),
     "output": ("distill", {"student": "student.model", "data": "sampling.kept"}, 10.0, {}, 1),
     "stored": ("distill", {"student": "student.model", "data": "sampling.kept", "teacher_logits": "logits.logits"},
@@ -86,6 +87,11 @@ def test_every_way_is_compared_with_rl_alone(told):
 
 def test_exposure_bias_is_told(told):
     assert "<b>0.375</b> <small>0.25 … 0.4375</small>" in told and "<td>0.125</td>" in told
+
+
+def test_what_stored_probabilities_take_and_lose_is_told(told):
+    assert "logits takes 1.50 MiB, <b>25.0%</b> of full logits; what it leaves out has 0.30%" in told
+    assert "told within 0.002 nats a token" in told
 
 
 def test_a_run_without_a_teachers_probabilities_has_no_such_section(tmp_path):
