@@ -38,7 +38,7 @@ def _reward_model(stage: StageView) -> str:
         faults = [
             f"{text(key.split('/')[2].replace('_', ' '))} {percent(value, 0)}"
             for key, value in known.items()
-            if key.startswith(f"{name}/") and key.count("/") == 3
+            if key.startswith(f"{name}/") and name.count("/") == 1 and key.count("/") == 3
         ]
         rows.append([
             text(name.partition("/")[2] or "all pairs"),
