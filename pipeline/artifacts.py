@@ -6,6 +6,7 @@ A stage reads `Artifact`s from its input ports and fills its output ports. Befor
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,12 @@ FILES = {
     "dataset:logits": ("train.jsonl",),
     "metrics": (),
 }
+
+# Of a model's folder: the files that are read as JSON objects, those of which one makes a tokenizer, those with weights
+MODEL_JSON = ("config.json", "adapter_config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+TOKENIZERS = ("tokenizer*", "vocab.*", "*.model")
+WEIGHTS = ("*.safetensors", "*.bin")
+SAVED = "name a folder that save_pretrained wrote"
 
 # Facts of a `model` output that a later stage must agree with (design: the hand-off is the subject).
 MODEL_FACTS = (
@@ -101,3 +108,64 @@ class StageFailed(RuntimeError):
 
 class Interrupted(RuntimeError):
     """Raised by a stage after it wrote the checkpoint that a stop request asked for."""
+
+
+def model_folder_fault(path: Path) -> Fault | None:
+    """Why a folder cannot be loaded as a model, as far as its files tell (`key` is left for the caller)."""
+    if (path / "checkpoint.json").exists():
+        problem = f"'{path}' is a checkpoint from which an unfinished stage resumes, not a model"
+        return Fault("", problem, "run that stage to its end and name its output, STAGE.model or path:.../model")
+    if fault := _broken_json(path):
+        return fault
+    if (path / "adapter_config.json").exists():
+        base = adapter_base(path)
+        if base is None:
+            return Fault("", f"'{path}' is an adapter that names no base", "add base_model_name_or_path to its config")
+        if not Path(base).exists() and (Path(base).is_absolute() or base.count("/") != 1):
+            problem = f"'{path}' is an adapter without its base: there is no '{base}'"
+            remedy = "bring the base back, or train with lora.merge=true, which needs none"
+            return Fault("", problem, remedy)
+    elif not (path / "config.json").exists():
+        return Fault("", f"'{path}' holds no model: it has no config.json", SAVED)
+    elif not _holds(path, TOKENIZERS):
+        return Fault("", f"'{path}' has no tokenizer", "save the model's tokenizer there too, with save_pretrained")
+    if not _holds(path, WEIGHTS):
+        return Fault("", f"'{path}' has no weights ({' or '.join(WEIGHTS)})", SAVED)
+    for file in path.glob("*.safetensors"):
+        if not _has_header(file):
+            remedy = "fetch its content (git lfs pull where it is a pointer), or copy the folder again"
+            return Fault("", f"'{file}' is no safetensors file", remedy)
+    return None
+
+
+def _has_header(file: Path) -> bool:
+    """Whether a safetensors file begins as one: eight bytes of length, then JSON."""
+    with file.open("rb") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        if size > file.stat().st_size - 8:
+            return False
+        try:
+            return isinstance(json.loads(opened.read(size)), dict)
+        except ValueError:
+            return False
+
+
+def _broken_json(path: Path) -> Fault | None:
+    """A file of a model's folder that must be a JSON object and is none."""
+    for file in (path / name for name in MODEL_JSON if (path / name).exists()):
+        try:
+            broken = not isinstance(json.loads(file.read_bytes()), dict)
+        except (OSError, ValueError):
+            broken = True
+        if broken:
+            return Fault("", f"'{file}' is not a JSON object", "mend it, or copy the folder again")
+    return None
+
+
+def _holds(path: Path, patterns: tuple[str, ...]) -> bool:
+    return any(True for pattern in patterns for _ in path.glob(pattern))
+
+
+def adapter_base(path: Path) -> str | None:
+    """The folder or hub name of the model that an adapter belongs to."""
+    return json.loads((path / "adapter_config.json").read_text()).get("base_model_name_or_path")

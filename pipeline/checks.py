@@ -6,13 +6,12 @@ import dataclasses
 import os
 from pathlib import Path
 
-from pipeline.artifacts import Fault
+from pipeline.artifacts import Fault, model_folder_fault
 from pipeline.config import EngineConfig, RunConfig, StageConfig
 from pipeline.hosts import host_faults, hostfile_faults, machines, spread_faults
 from pipeline.messages import suggest
 from pipeline.plan_types import PlannedStage
 from pipeline.provenance import hardware
-from pipeline.sources import model_folder_fault
 from pipeline.store import entry_path, partial_path, unfinished
 from pipeline.wiring import EVAL
 

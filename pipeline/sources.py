@@ -17,18 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import FILES, Fault
+from pipeline.artifacts import FILES, Fault, model_folder_fault
 from pipeline.hub import Repository, Revisions
 from pipeline.plan_types import Source
 from pipeline.store import MANIFEST, digest_folder, write_json
 
 EXTERNAL = ("path:", "hub:", "pip:")
 HUB = re.compile(r"hub:[\w.-]+/[\w.-]+@[\w.-]+")
-# Of a model's folder: the files that are read as JSON objects, those of which one makes a tokenizer, those with weights
-MODEL_JSON = ("config.json", "adapter_config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
-TOKENIZERS = ("tokenizer*", "vocab.*", "*.model")
-WEIGHTS = ("*.safetensors", "*.bin")
-SAVED = "name a folder that save_pretrained wrote"
 PIP = re.compile(r"pip:[\w.-]+==[\w.+-]+")
 
 
@@ -142,53 +137,12 @@ def _from_folder(port: str, kind: str, wired: str, path: Path, digests: Digests)
             "", problem, f"name a {kind} that a stage made; rows of other forms come by data=jsonl or data=hub"
         )
     facts = {key: value for key, value in (sealed or {}).items() if key not in ("kind", "path", "digest")}
+    if kind == "model" and not sealed:
+        from stages.base_model.config import folder_facts
+
+        facts = folder_facts(path)
     digest = sealed["digest"] if sealed else digests.of(path)
     return Source(port, kind, wired, digest[:16], path=path, digest=digest, facts={"path": str(path), **facts})
-
-
-def model_folder_fault(path: Path) -> Fault | None:
-    """Why a folder cannot be loaded as a model, as far as its files tell (`key` is left for the caller)."""
-    if (path / "checkpoint.json").exists():
-        problem = f"'{path}' is a checkpoint from which an unfinished stage resumes, not a model"
-        return Fault("", problem, "run that stage to its end and name its output, STAGE.model or path:.../model")
-    if fault := _broken_json(path):
-        return fault
-    if (path / "adapter_config.json").exists():
-        base = adapter_base(path)
-        if base is None:
-            return Fault("", f"'{path}' is an adapter that names no base", "add base_model_name_or_path to its config")
-        if not Path(base).exists() and (Path(base).is_absolute() or base.count("/") != 1):
-            problem = f"'{path}' is an adapter without its base: there is no '{base}'"
-            remedy = "bring the base back, or train with lora.merge=true, which needs none"
-            return Fault("", problem, remedy)
-    elif not (path / "config.json").exists():
-        return Fault("", f"'{path}' holds no model: it has no config.json", SAVED)
-    elif not _holds(path, TOKENIZERS):
-        return Fault("", f"'{path}' has no tokenizer", "save the model's tokenizer there too, with save_pretrained")
-    if not _holds(path, WEIGHTS):
-        return Fault("", f"'{path}' has no weights ({' or '.join(WEIGHTS)})", SAVED)
-    return None
-
-
-def _broken_json(path: Path) -> Fault | None:
-    """A file of a model's folder that must be a JSON object and is none."""
-    for file in (path / name for name in MODEL_JSON if (path / name).exists()):
-        try:
-            broken = not isinstance(json.loads(file.read_bytes()), dict)
-        except (OSError, ValueError):
-            broken = True
-        if broken:
-            return Fault("", f"'{file}' is not a JSON object", "mend it, or copy the folder again")
-    return None
-
-
-def _holds(path: Path, patterns: tuple[str, ...]) -> bool:
-    return any(True for pattern in patterns for _ in path.glob(pattern))
-
-
-def adapter_base(path: Path) -> str | None:
-    """The folder or hub name of the model that an adapter belongs to."""
-    return json.loads((path / "adapter_config.json").read_text()).get("base_model_name_or_path")
 
 
 def _sealed_output(path: Path) -> dict[str, Any] | None:

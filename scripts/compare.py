@@ -26,10 +26,9 @@ from rich.text import Text
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ["TQDM_DISABLE"] = "1"  # bars of libraries
 
-from pipeline.artifacts import Fault, StageFailed
+from pipeline.artifacts import Fault, StageFailed, model_folder_fault
 from pipeline.ask.locate import models_of, refused, run_at
 from pipeline.messages import Refused, nearest
-from pipeline.sources import model_folder_fault
 from stages.parts.rollouts.config import SamplingConfig
 from stages.parts.rollouts.types import Request, Rollout
 

@@ -19,12 +19,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from pipeline.artifacts import adapter_base, model_folder_fault
 from pipeline.ask.card import model_card, model_port
 from pipeline.ask.evaluations import evaluations_of
 from pipeline.ask.locate import Subject, model_folder, refused, subject_at
 from pipeline.lineage import save
 from pipeline.messages import Refused
-from pipeline.sources import adapter_base, model_folder_fault
 from pipeline.store import digest_folder
 
 MERGED_DTYPES = ("float32", "bfloat16")

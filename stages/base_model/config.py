@@ -9,9 +9,8 @@ from typing import Any
 
 from omegaconf import II, MISSING
 
-from pipeline.artifacts import MODEL_FACTS, Fault, Outline, Port
+from pipeline.artifacts import MODEL_FACTS, Fault, Outline, Port, model_folder_fault
 from pipeline.config import hub_name, shared_by_ranks
-from pipeline.sources import model_folder_fault
 from stages.parts.policy.config import TrainedStageConfig
 
 RECIPE_VERSION = 1
@@ -133,12 +132,17 @@ def pretrained_facts(model: ModelConfig) -> dict[str, Any]:
     trust = {"trust_remote_code": True} if model.trust_remote_code else {}
     folder = Path(model.name_or_path or "")
     if model.name_or_path and folder.exists() and model_folder_fault(folder) is None:
-        from stages.parts.policy.facts import model_facts
-
-        return model_facts(folder) | trust
+        return folder_facts(folder) | trust
     declared = {name: value for name, value in model.facts.items() if name in (*MODEL_FACTS, "tokenizer")}
     # Models of one family share a tokenizer under many names: a YAML may name the family's.
     return {"tokenizer": model.name_or_path} | declared | {"adapter": False} | trust
+
+
+def folder_facts(folder: Path) -> dict[str, Any]:
+    """What a model's own files say, wherever a pipeline names its folder."""
+    from stages.parts.policy.facts import model_facts
+
+    return model_facts(folder)
 
 
 def _architecture_faults(model: ModelConfig) -> list[Fault]:

@@ -193,6 +193,9 @@ def test_student_and_teacher_of_different_tokenizers(tmp_path: Path) -> None:
     cfg = compose([*overrides, f"student.name_or_path={teacher}"])
     wire(cfg, "distillation", teacher="base.model")
     make_plan(cfg)  # the same tokens
+    wire(cfg, "distillation", teacher=f"path:{student}")  # a folder of one's own says what it is, too
+    (line,) = refusal(cfg)
+    assert line.startswith(f"stages.distillation.inputs.teacher: the teacher's tokenizer ({ours}) is not")
 
 
 @pytest.mark.parametrize(
@@ -202,6 +205,7 @@ def test_student_and_teacher_of_different_tokenizers(tmp_path: Path) -> None:
         ("tokenizer.json", "[]", "tokenizer.json' is not a JSON object -> mend it"),
         ("tokenizer.json", None, "has no tokenizer -> save the model's tokenizer there too"),
         ("model.safetensors", None, "has no weights (*.safetensors or *.bin) -> name a folder that save_pretrained"),
+        ("model.safetensors", "version https://git-lfs.github.com", "is no safetensors file -> fetch its content"),
         ("config.json", None, "has no config.json -> name a folder that save_pretrained"),
     ],
 )

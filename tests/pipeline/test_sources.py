@@ -15,6 +15,7 @@ from tests.fake_hub import answers
 from tests.pipeline.plans import refusal, wire
 
 COMMIT = "c" * 40
+NOTHING = (2).to_bytes(8, "little") + b"{}"  # a safetensors file without tensors
 
 
 def test_a_sealed_folder_elsewhere_can_be_an_input(cfg: RunConfig, tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_a_folder_without_a_model(cfg: RunConfig, tmp_path: Path) -> None:
 
 def test_an_adapter_needs_its_base(cfg: RunConfig, tmp_path: Path) -> None:
     (tmp_path / "adapter").mkdir()
-    (tmp_path / "adapter" / "adapter_model.safetensors").write_bytes(b"")
+    (tmp_path / "adapter" / "adapter_model.safetensors").write_bytes(NOTHING)
     wire(cfg, "reasoning_rl", policy=f"path:{tmp_path / 'adapter'}")
     write_json(tmp_path / "adapter" / "adapter_config.json", {"base_model_name_or_path": str(tmp_path / "base")})
     assert "is an adapter without its base: there is no" in refusal(cfg)[0]
@@ -105,8 +106,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An installed package `carrier` 1.2 with a folder of its own; the folder."""
     folder = tmp_path / "site" / "carrier" / "model"
     folder.mkdir(parents=True)
-    for file in ("config.json", "tokenizer.json", "model.safetensors"):
+    for file in ("config.json", "tokenizer.json"):
         (folder / file).write_text("{}")
+    (folder / "model.safetensors").write_bytes(NOTHING)
     record = tmp_path / "site" / "carrier-1.2.dist-info"
     record.mkdir()
     (record / "METADATA").write_text("Metadata-Version: 2.1\nName: carrier\nVersion: 1.2\n")

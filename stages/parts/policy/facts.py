@@ -22,9 +22,8 @@ def model_facts(folder: Path) -> dict[str, Any]:
     config = _json(folder / "config.json")
     if config:
         text = config.get("text_config") or config
-        facts["vocab_size"] = text["vocab_size"]
-        if "max_position_embeddings" in text:
-            facts["context_length"] = text["max_position_embeddings"]
+        names = {"vocab_size": "vocab_size", "max_position_embeddings": "context_length"}
+        facts |= {ours: text[theirs] for theirs, ours in names.items() if theirs in text}
     hashes = {"tokenizer_hash": tokenizer_hash(folder), "template_hash": template_hash(folder)}
     facts |= {name: value for name, value in hashes.items() if value is not None}
     template = read_template(folder)
