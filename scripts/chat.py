@@ -25,6 +25,7 @@ from pipeline.ask.locate import model_folder, run_at, stages_of
 from pipeline.messages import Refused, suggest
 
 SHORT_STOP = " no time left, so"  # for a context in which a sentence takes too much room
+LIMIT = ("max_response_tokens", "--max-tokens")  # what stages call it, and what it is called here
 DIM, REVERSE, RESET = "\x1b[2m", "\x1b[7m", "\x1b[0m"
 
 
@@ -32,7 +33,7 @@ def main() -> int:
     arguments = parse()
     try:
         folder = stage_model(arguments.run, arguments.stage, arguments.output_dir)
-        check_numbers(arguments)
+        check_numbers(arguments, sys.maxsize if arguments.max_tokens is None else arguments.max_tokens)
         chat(folder, arguments)
     except Refused as refusal:
         print(refusal, file=sys.stderr)
@@ -72,27 +73,32 @@ def stage_model(run: str, stage: str, outputs: Path) -> Path:
     return model_folder(str(found / "stages" / stage))
 
 
-def check_numbers(arguments: argparse.Namespace) -> None:
+def check_numbers(arguments: argparse.Namespace, limit: int) -> None:
+    """`limit`: tokens of a response. Raises Refused."""
     from stages.parts.rollouts.config import SamplingConfig
 
-    limit = arguments.max_tokens
-    asked = SamplingConfig(
-        arguments.temperature, arguments.top_p, 0, sys.maxsize if limit is None else limit, arguments.budget
-    )
-    flags = {"thinking_budget": "--budget", "max_response_tokens": "--max-tokens"}
-    faults = asked.faults()
+    asked = SamplingConfig(arguments.temperature, arguments.top_p, 0, limit, arguments.budget)
+    flags = {"thinking_budget": "--budget", LIMIT[0]: LIMIT[1]}
+    faults = [
+        Fault(flags.get(f.key, f"--{f.key.replace('_', '-')}"), f.problem, f.remedy.replace(*LIMIT))
+        for f in asked.faults()
+    ]
     if faults:
-        raise Refused([Fault(flags.get(f.key, f"--{f.key.replace('_', '-')}"), f.problem, f.remedy) for f in faults])
+        raise Refused(faults)
 
 
 def chat(folder: Path, arguments: argparse.Namespace) -> None:
     """Read turns until the input ends."""
 
+    from transformers.utils.logging import disable_progress_bar
+
     from stages.parts.policy.model import load_policy
     from stages.parts.rollouts.engine import transformers_engine
 
+    disable_progress_bar()
     policy = load_policy(folder)
     engine = transformers_engine(policy)
+    check_numbers(arguments, response_limit(policy, arguments))
     opening = [{"role": "system", "content": arguments.system}] if arguments.system else []
     messages, number = list(opening), 0
     for line in turns():
@@ -103,6 +109,16 @@ def chat(folder: Path, arguments: argparse.Namespace) -> None:
         text = respond(engine, policy, messages, arguments, number)
         messages.append({"role": "assistant", "content": text})
         number += 1
+
+
+def context_of(policy: Any) -> int:
+    return policy.model.config.get_text_config().max_position_embeddings
+
+
+def response_limit(policy: Any, arguments: argparse.Namespace) -> int:
+    """Tokens of a response: half of the context at most, so that there is something to answer to."""
+    half = context_of(policy) // 2
+    return min(arguments.max_tokens or min(2048, half), half)
 
 
 def turns() -> Iterator[str]:
@@ -126,8 +142,7 @@ def respond(
     from stages.parts.rollouts.config import STOP_TEXT, SamplingConfig
     from stages.parts.rollouts.types import Request
 
-    context = policy.model.config.get_text_config().max_position_embeddings
-    limit = min(arguments.max_tokens or min(2048, context // 2), context // 2)
+    context, limit = context_of(policy), response_limit(policy, arguments)
     stop_text = arguments.stop_text or (STOP_TEXT if context >= 4096 else SHORT_STOP)
     sampling = SamplingConfig(arguments.temperature, arguments.top_p, 0, limit, arguments.budget, stop_text)
     prompt = render_prompt(policy.tokenizer, messages, not arguments.no_think)

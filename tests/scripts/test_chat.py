@@ -66,6 +66,7 @@ def test_without_thinking_the_prompt_closes_it(outputs, monkeypatch, capsys):
         ((), {"run": "qwen3"}, "qwen3_style"),
         (("--budget", "64", "--max-tokens", "32"), {}, "--budget"),
         (("--budget", "-1"), {}, "--budget"),
+        (("--budget", "4000"), {}, "--budget"),  # beyond the model's context
         (("--budget", "30"), {}, "leave no room"),
         (("--temperature", "-1"), {}, "--temperature"),
     ],
