@@ -44,7 +44,20 @@ def test_the_four_stages_each_go_on_from_the_one_before():
     assert wired["thinking_data"]["policy"] == "reasoning_rl.model"
     assert wired["fusion_data"]["thinking"] == "thinking_data.kept"
     assert wired["thinking_mode_fusion"]["policy"] == "reasoning_rl.model"  # continued, not from base as with R1
-    assert wired["general_rl"] == {"policy": "thinking_mode_fusion.model", "problems": "fusion_data.problems"}
+    assert wired["general_rl"] == {
+        "policy": "thinking_mode_fusion.model",
+        "problems": "fusion_data.problems",
+        "reward_model": "reward_model.model",
+    }
+
+
+def test_general_rl_is_rewarded_by_rules_by_references_and_by_preferences(tmp_path):
+    plan = planned(tmp_path, "pipeline=qwen3_style")
+    named = plan.stage("fusion_data").outline.outputs["problems"]["scored_by"]
+    cfg = plan.stage("general_rl").cfg
+    assert "helpfulness" in named["helpful"] and "accuracy" in named["translation"]
+    assert set(cfg.suites) == {"reasoning", "general", "translation", "helpful"}
+    assert cfg.reward.weight("helpfulness") > 0
 
 
 def test_what_recipes_share_has_one_name_in_the_store(tmp_path):
@@ -95,6 +108,17 @@ def test_weak_students_faults(tmp_path):
         tmp_path, "pipeline=qwen3_small", "stages.off_policy.temperature=0", "stages.off_policy.hard_weight=2"
     )
     assert "stages.off_policy.temperature" in told and "stages.off_policy.hard_weight" in told
+
+
+def test_a_student_of_the_hub_cannot_learn_the_probabilities_of_an_embedded_teacher(tmp_path):
+    told = refusal(tmp_path, "pipeline=qwen3_small", "student=qwen3_0_6b")
+    faults = [line for line in told.splitlines() if "is not the student's (Qwen/Qwen3)" in line]
+    assert [line.partition(": ")[0] for line in faults] == [
+        "stages.off_policy.inputs.teacher",
+        "stages.on_policy.inputs.teacher",
+    ]
+    told = refusal(tmp_path, "pipeline=distillation_study", "student=qwen3_0_6b")
+    assert "stages.logit_distillation.inputs.teacher_logits: the teacher's tokenizer (bytes)" in told
 
 
 @pytest.mark.parametrize(

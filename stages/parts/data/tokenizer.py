@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SPECIAL_TOKENS = ("<|pad|>", "<|endoftext|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
 THINK_TOKENS = ("<think>", "</think>")
 BYTES = 256
+NAME = "bytes"  # beside models of the hub, of which a plan knows the name of the tokenizer alone
 VOCAB_SIZE = BYTES + len(SPECIAL_TOKENS) + len(THINK_TOKENS)  # 264
 PAD_ID = BYTES
 END_IDS = (BYTES + 1, BYTES + 2)  # <|endoftext|>, <|end|>
@@ -85,6 +86,7 @@ def tokenizer_facts() -> dict[str, object]:
     return {
         "vocab_size": VOCAB_SIZE,
         "tokenizer_hash": hash_tokenizer_json(build_backend().to_str()),
+        "tokenizer": NAME,
         "template_hash": hash_template(CHAT_TEMPLATE),
         "thinking_modes": False,
         "end_tokens": sorted(END_IDS),
