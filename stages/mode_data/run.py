@@ -98,7 +98,7 @@ def conversation(number: int, cfg: ModeDataConfig, thinking: Pools, direct: Pool
     thinks = rng.random() >= cfg.no_thinking_fraction
     exchange = rng.choice((thinking if thinks else direct)[suite])
     pattern = _pattern(rng, thinks, cfg)
-    prompt = _prompt(exchange.question, pattern, thinks, direct[suite], rng)
+    prompt = _prompt(exchange.question, pattern, thinks, _before(suite, direct), rng)
     said = exchange.answer if thinks else EMPTY_BLOCK + exchange.answer
     row = {
         "messages": [*prompt, {"role": "assistant", "content": said}],
@@ -116,7 +116,13 @@ def flagged_problem(problem: Problem, cfg: ModeDataConfig, direct: Pools) -> Pro
     thinks = rng.random() >= cfg.no_thinking_fraction
     pattern = _pattern(rng, thinks, cfg)
     question = problem.messages[0]["content"]
-    return replace(problem, messages=_prompt(question, pattern, thinks, direct[problem.suite], rng))
+    return replace(problem, messages=_prompt(question, pattern, thinks, _before(problem.suite, direct), rng))
+
+
+def _before(suite: str, direct: Pools) -> list[list[Exchange]]:
+    """Where earlier turns come from: half of them from the suite itself, so that questions differ in length as well."""
+    others = [pool for name, pool in direct.items() if name != suite]
+    return [direct[suite]] * max(1, len(others)) + others
 
 
 def _pattern(rng: random.Random, thinks: bool, cfg: ModeDataConfig) -> Pattern:
@@ -125,8 +131,10 @@ def _pattern(rng: random.Random, thinks: bool, cfg: ModeDataConfig) -> Pattern:
     return rng.choice(TRAINING)
 
 
-def _prompt(question: str, pattern: Pattern, thinks: bool, pool: list[Exchange], rng: random.Random) -> Messages:
-    earlier = [rng.choice(pool) for _ in range(pattern.turns - 1)]
+def _prompt(
+    question: str, pattern: Pattern, thinks: bool, pools: list[list[Exchange]], rng: random.Random
+) -> Messages:
+    earlier = [rng.choice(rng.choice(pools)) for _ in range(pattern.turns - 1)]
     return flagged([*(one.question for one in earlier), question], [one.answer for one in earlier], pattern, thinks)
 
 

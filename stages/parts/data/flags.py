@@ -36,9 +36,12 @@ TRAINING = (
     Pattern("start", 1, (Flag(0, "start"),)),
     Pattern("system", 1, (Flag(SYSTEM, "alone"),)),
     Pattern("system_overruled", 1, (Flag(SYSTEM, "alone", other=True), Flag(0, "end"))),
+    Pattern("system_of_two", 2, (Flag(SYSTEM, "alone"),)),
     Pattern("first_of_two", 2, (Flag(0, "end"),)),
+    Pattern("start_of_two", 2, (Flag(0, "start"),)),
     Pattern("second_of_two", 2, (Flag(1, "start"),)),
     Pattern("changed", 2, (Flag(0, "start", other=True), Flag(1, "end"))),
+    Pattern("changed_from_end", 2, (Flag(0, "end", other=True), Flag(1, "start"))),
     Pattern("system_then_changed", 2, (Flag(SYSTEM, "alone", other=True), Flag(0, "end"))),
 )
 HELD_OUT = (
