@@ -131,9 +131,7 @@ def _pattern(rng: random.Random, thinks: bool, cfg: ModeDataConfig) -> Pattern:
     return rng.choice(TRAINING)
 
 
-def _prompt(
-    question: str, pattern: Pattern, thinks: bool, pools: list[list[Exchange]], rng: random.Random
-) -> Messages:
+def _prompt(question: str, pattern: Pattern, thinks: bool, pools: list[list[Exchange]], rng: random.Random) -> Messages:
     earlier = [rng.choice(rng.choice(pools)) for _ in range(pattern.turns - 1)]
     return flagged([*(one.question for one in earlier), question], [one.answer for one in earlier], pattern, thinks)
 
