@@ -255,7 +255,7 @@ def settle(run: Run, stage: PlannedStage, outcome: Outcome) -> None:
         if not run.stop.times:  # somebody stopped the ranks, not us
             run.stop.request(signal.SIGTERM)
         run.display.say(f"{stage.name}: stopped; the same command goes on from there")
-    run.tracker.stage_finished(stage.name, record.shown, record.metrics)
+    run.tracker.stage_finished(stage.name, record.shown, record.metrics, record.folder)
     summarize(run, "running")
 
 

@@ -18,7 +18,9 @@ from typing import Any, BinaryIO, Protocol
 from urllib.parse import urlsplit
 
 from pipeline.config import TrackerConfig
+from pipeline.store import LINEAGE, MANIFEST
 
+MOST_SAMPLES = 200  # rows of a table
 CONNECT_SECONDS = 30.0  # for a server to answer, before going on offline
 
 
@@ -38,7 +40,8 @@ class Tracker(Protocol):
     def poll(self) -> None:
         """Send the metrics that were written since the last call. Cheap; called about once a second."""
 
-    def stage_finished(self, name: str, status: str, metrics: Mapping[str, float]) -> None: ...
+    def stage_finished(self, name: str, status: str, metrics: Mapping[str, float], folder: Path | None) -> None:
+        """`folder` is what the stage left behind; sealed (it has a manifest) where the stage came to its end."""
 
     def close(self) -> None: ...
 
@@ -57,7 +60,7 @@ class NoTracker:
 
     def poll(self) -> None: ...
 
-    def stage_finished(self, name: str, status: str, metrics: Mapping[str, float]) -> None: ...
+    def stage_finished(self, name: str, status: str, metrics: Mapping[str, float], folder: Path | None) -> None: ...
 
     def close(self) -> None: ...
 
@@ -201,14 +204,41 @@ class WandbTracker:
         for job in self.jobs.values():
             job.send()
 
-    def stage_finished(self, name: str, status: str, metrics: Mapping[str, float]) -> None:
+    def stage_finished(self, name: str, status: str, metrics: Mapping[str, float], folder: Path | None) -> None:
         """Cached and skipped stages were never started: there is nothing to finish."""
         job = self.jobs.pop(name, None)
         if job is None:
             return
         job.send()
         job.run.summary.update({"status": status, **{f"final/{key}": value for key, value in metrics.items()}})
+        if folder is not None:
+            self._samples(job, folder)
+            self._artifacts(job, folder)
         self._close(job, exit_code=0 if status in ("ran", "resumed") else 1)
+
+    def _samples(self, job: WandbJob, folder: Path) -> None:
+        """The responses that the stage showed, as a table; the latest ones of many."""
+        file = folder / "samples.jsonl"
+        rows = [json.loads(line) for line in file.read_text().splitlines()][-MOST_SAMPLES:] if file.exists() else []
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        if rows:
+            cells = [[_cell(row.get(name)) for name in names] for row in rows]
+            job.run.log({"samples": self.wandb.Table(columns=names, data=cells, allow_mixed_types=True)})
+
+    def _artifacts(self, job: WandbJob, folder: Path) -> None:
+        """What the stage made, by reference: weights and data stay where they are. The digests of its inputs are in
+        the metadata and the whole lineage goes along, because wandb's own links to inputs need its server."""
+        if not (folder / MANIFEST).exists():
+            return
+        manifest = json.loads((folder / MANIFEST).read_text())
+        sealed = folder.resolve()
+        for port, output in manifest["outputs"].items():
+            about = {key: manifest[key] for key in ("stage", "fingerprint", "inputs")} | output
+            artifact = self.wandb.Artifact(f"{manifest['stage']}-{port}", output["kind"].replace(":", "-"), None, about)
+            artifact.add_reference((sealed / output["path"]).as_uri(), name=output["path"], checksum=False)
+            if (lineage := sealed / output["path"] / LINEAGE).exists():
+                artifact.add_file(str(lineage), policy="immutable", skip_cache=True)
+            job.run.log_artifact(artifact, aliases=[manifest["fingerprint"]])
 
     def close(self) -> None:
         """What is still open was interrupted; the same command continues it under the same id."""
@@ -220,6 +250,11 @@ class WandbTracker:
     def _close(self, job: WandbJob, exit_code: int) -> None:
         job.follower.close()
         job.run.finish(exit_code=exit_code)
+
+
+def _cell(value: Any) -> Any:
+    """A value as a table takes it."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
 
 
 def wandb_id(run_name: str, stage: str, fingerprint: str) -> str:

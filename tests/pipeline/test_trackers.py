@@ -15,6 +15,7 @@ import pytest
 import wandb
 
 from pipeline.config import TrackerConfig
+from pipeline.store import entry_path
 from pipeline.trackers import Follower, NoTracker, has_key, make_tracker, wandb_id
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +77,7 @@ def records_so_far(folder: Path) -> dict:
     from wandb.proto import wandb_internal_pb2
 
     (file,) = folder.glob("*.wandb")
-    found: dict = {"history": [], "summary": {}, "config": {}, "exit": None}
+    found: dict = {"history": [], "summary": {}, "config": {}, "artifacts": [], "exit": None}
     for data in transaction_log(file.read_bytes()):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
@@ -91,6 +92,8 @@ def records_so_far(folder: Path) -> dict:
         elif kind == "summary":
             for item in record.summary.update:
                 found["summary"][item.key or ".".join(item.nested_key)] = json.loads(item.value_json)
+        elif kind == "artifact":
+            found["artifacts"].append(record.artifact)
         elif kind == "exit":
             found["exit"] = record.exit.exit_code
     return found
@@ -129,14 +132,19 @@ def test_wandb_offline_interrupted_and_resumed(no_key, tmp_path):
     tracker.poll()
     work.rename(tmp_path / "sealed")
     append(tmp_path / "sealed" / "metrics.jsonl", {"step": 4, "reward/mean": 1.0})
-    tracker.stage_finished("reasoning_rl", "resumed", {"reward/mean": 1.0})
-    tracker.stage_finished("base", "cached", {})
+    append(tmp_path / "sealed" / "samples.jsonl", {"response": "4", "parts": {"format": 1.0}}, {"response": None})
+    tracker.stage_finished("reasoning_rl", "resumed", {"reward/mean": 1.0}, tmp_path / "sealed")
+    tracker.stage_finished("base", "cached", {}, tmp_path / "sealed")
     tracker.close()
 
     first, second = (recorded(folder) for folder in sorted((outputs / "wandb").glob("offline-run-*")))
     assert [row["reward/mean"] for row in first["history"]] == [0.25, 0.5]
     assert [row["reward/mean"] for row in second["history"]] == [0.75, 1.0]  # step 2 is not sent twice
     assert [row["_step"] for row in first["history"] + second["history"]] == [1, 2, 3, 4]
+    table = second["history"][-1]
+    assert (table["samples._type"], table["samples.nrows"]) == ("table-file", 2)
+    (file,) = (outputs / "wandb").glob(f"offline-run-*/files/{table['samples.path']}")
+    assert json.loads(file.read_text())["data"] == [["4", '{"format": 1.0}'], [None, None]]
     assert first["run"].run_id == second["run"].run_id == wandb_id("run1", "reasoning_rl", "abc123")
     assert (second["run"].run_group, second["run"].job_type) == ("sweep1", "rl")
     assert second["run"].display_name == "run1/reasoning_rl"
@@ -227,5 +235,17 @@ def test_a_run_with_wandb_is_a_group_with_a_job_a_stage(no_key, tmp_path):
         assert job["exit"] == 0
         assert job["history"], "no metrics arrived"
         assert job["summary"]["status"] == "ran"
+        (artifact,) = job["artifacts"]
+        made = plan.stage(job["run"].display_name.removeprefix("run/"))
+        about, files = json.loads(artifact.metadata), {file.path: file.ref for file in artifact.manifest.contents}
+        assert (artifact.name, artifact.type, [*artifact.aliases]) == (
+            f"{made.name}-total",
+            "metrics",
+            [made.fingerprint],
+        )
+        output = entry_path(plan.store, made.kind, made.fingerprint) / "total"
+        assert files == {"total": output.resolve().as_uri(), "lineage.json": ""} and len(about["digest"]) == 64
+        read = {port: source["fingerprint"] for port, source in about["inputs"].items()}
+        assert read == {port: source.fingerprint for port, source in made.inputs.items()}
     assert execute(plan, cfg, tmp_path / "runs" / "run", [], preload=("torch",)) == 0
     assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 2  # cached stages are no jobs
