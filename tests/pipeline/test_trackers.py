@@ -238,7 +238,7 @@ def test_a_run_with_wandb_is_a_group_with_a_job_a_stage(no_key, tmp_path):
         (artifact,) = job["artifacts"]
         made = plan.stage(job["run"].display_name.removeprefix("run/"))
         about, files = json.loads(artifact.metadata), {file.path: file.ref for file in artifact.manifest.contents}
-        assert (artifact.name, artifact.type, [*artifact.aliases]) == (
+        assert (artifact.name, artifact.type, {*artifact.aliases}) == (
             f"{made.name}-total",
             "metrics",
             [made.fingerprint],
