@@ -241,7 +241,7 @@ def test_a_run_with_wandb_is_a_group_with_a_job_a_stage(no_key, tmp_path):
         assert (artifact.name, artifact.type, {*artifact.aliases}) == (
             f"{made.name}-total",
             "metrics",
-            [made.fingerprint],
+            {made.fingerprint, "latest"},
         )
         output = entry_path(plan.store, made.kind, made.fingerprint) / "total"
         assert files == {"total": output.resolve().as_uri(), "lineage.json": ""} and len(about["digest"]) == 64
