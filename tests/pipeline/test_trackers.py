@@ -243,8 +243,8 @@ def test_a_run_with_wandb_is_a_group_with_a_job_a_stage(no_key, tmp_path):
             "metrics",
             {made.fingerprint, "latest"},
         )
-        output = entry_path(plan.store, made.kind, made.fingerprint) / "total"
-        assert files == {"total": output.resolve().as_uri(), "lineage.json": ""} and len(about["digest"]) == 64
+        output = entry_path(plan.store, made.kind, made.fingerprint) / "total" / "total.json"
+        assert files == {"total/total.json": output.resolve().as_uri()} and len(about["digest"]) == 64
         read = {port: source["fingerprint"] for port, source in about["inputs"].items()}
         assert read == {port: source.fingerprint for port, source in made.inputs.items()}
     assert execute(plan, cfg, tmp_path / "runs" / "run", [], preload=("torch",)) == 0
