@@ -21,6 +21,13 @@ from pipeline.config import RunConfig
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
+PLUGINS = {  # Hydra's launchers and sweepers that are packages of their own
+    "joblib": "hydra-joblib-launcher",
+    "optuna": "hydra-optuna-sweeper",
+    "submitit_local": "hydra-submitit-launcher",
+    "submitit_slurm": "hydra-submitit-launcher",
+    "ray": "hydra-ray-launcher",
+}
 # What articles and other frameworks call our knobs.
 SYNONYMS = {
     "num_generations": "G",
@@ -138,6 +145,8 @@ def added(override: str, cfg: RunConfig, overrides: list[str]) -> Fault | None:
 def _missing_choice(error: MissingConfigException, overrides: list[str]) -> Fault:
     group, _, name = str(error.missing_cfg_file).rpartition("/")
     key = next((item.split("=")[0] for item in overrides if item.endswith(f"={name}")), group or name)
+    if group.startswith("hydra/") and name in PLUGINS:
+        return Fault(group, f"{name} comes with a package that is not installed", f"run pip install {PLUGINS[name]}")
     return Fault(
         key.lstrip("+"),
         f"there is no {group or 'file'} '{name}'",

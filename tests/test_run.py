@@ -145,7 +145,7 @@ def test_joblib_and_optuna_run_the_jobs_of_a_sweep(tmp_path: Path) -> None:
     (ledger,) = (json.loads(path.read_text()) for path in (tmp_path / "sweeps").glob("*/sweep.json"))
     assert {name: job["status"] for name, job in ledger["jobs"].items()} == {"seed=0": "done", "seed=1": "done"}
 
-    wanted = ("hydra/sweeper=optuna", "hydra.sweeper.n_trials=2", "hydra.sweeper.direction=maximize")
+    wanted = ("hydra/sweeper=search", "hydra.sweeper.n_trials=2")
     axis = "stages.problems.seed=choice(0,1)"
     refused = run(*common, *wanted, axis, "until=problems")
     assert refused.returncode == 2 and refused.stderr.startswith("objective.stage: is not set")

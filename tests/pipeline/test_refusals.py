@@ -55,6 +55,10 @@ CASES = [
     ("evaluation.ks=1", "evaluation.ks: '1' is not a list -> write evaluation.ks=[1]"),
     ("stages.reasoning_rl.suites=5", "'5' is not a mapping -> write stages.reasoning_rl.suites.NAME=VALUE"),
     ("G=null", "G: cannot be null -> give it a value, or leave it out"),
+    (
+        "hydra/launcher=ray",
+        "hydra/launcher: ray comes with a package that is not installed -> run pip install hydra-ray",
+    ),
     ("max_new_tokens=9", "here it is called max_response_tokens: stages.NAME.max_response_tokens=..."),
 ]
 
