@@ -17,7 +17,7 @@ from stages.on_policy_distill.config import OnPolicyDistillConfig
 from stages.parts.experience.collect import Experience, Row
 from stages.parts.experience.rows import aligned, score_rows
 from stages.parts.losses.advantages import group_advantages
-from stages.parts.losses.algorithms import LossInputs, policy_loss
+from stages.parts.losses.algorithms import LossInputs, policy_loss, read_by_loss
 from stages.parts.losses.counts import BatchCounts
 from stages.parts.losses.reductions import token_weights
 from stages.parts.policy.batch import TokenBatch, aligned_microbatches, pack_batch
@@ -93,6 +93,7 @@ def update(
     if counts.sequences == 0:
         return {"train/empty_step": 1.0}
     wanted = Divergence("jsd", cfg.temperature, cfg.jsd_weight)
+    reads = read_by_loss(cfg.algorithm) if cfg.reward_weight > 0 else ()
     totals = dict.fromkeys(SUMS, 0.0)
     loss_total = 0.0
     lengths, policy = [len(reading.ids) for reading in readings], engine.policy
@@ -100,7 +101,8 @@ def update(
     for indices in aligned_microbatches(lengths, cfg.tokens_per_microbatch, width):
         chosen = [readings[index] for index in indices]
         batch = pack_batch([r.ids for r in chosen], [r.mask for r in chosen], policy.pad_id, policy.device, width)
-        stats = engine.logps(batch, cfg.temperature, entropy=True, compare=targets.compare(batch, wanted))
+        compare = targets.compare(batch, wanted)
+        stats = engine.logps(batch, cfg.temperature, entropy=True, compare=compare, reads=reads)
         assert stats.compared_BT is not None
         loss = (token_weights(cfg.reduction, batch.mask_BT, counts, batch.packed_segments_BT) * stats.compared_BT).sum()
         if cfg.reward_weight > 0:

@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from pipeline.tracking import Metrics
 from stages.parts.experience.collect import Experience, Row
 from stages.parts.experience.rows import aligned, count_rows, row_batches, score_rows
-from stages.parts.losses.algorithms import LossInputs, policy_loss
+from stages.parts.losses.algorithms import LossInputs, policy_loss, read_by_loss
 from stages.parts.losses.counts import BatchCounts
 from stages.parts.losses.kl import kl_estimate
 from stages.parts.losses.reductions import token_weights
@@ -147,7 +147,7 @@ def update(rows: list[Row], learners: Learners, cfg: PPOConfig, learning_rate: f
     engine, critic = learners.policy, learners.critic
     parts, value_parts = [], []
     for chosen, batch in row_batches(rows, engine.policy, cfg):
-        stats = engine.logps(batch, cfg.temperature, entropy=True)
+        stats = engine.logps(batch, cfg.temperature, entropy=True, reads=read_by_loss(cfg.algorithm.actor()))
         loss, part = policy_loss(cfg.algorithm.actor(), _loss_inputs(chosen, batch, stats), counts)
         parts.append(part)
         if critic is None:

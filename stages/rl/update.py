@@ -15,7 +15,7 @@ from pipeline.tracking import Metrics
 from stages.parts.experience.collect import Experience, Row
 from stages.parts.experience.rows import aligned, count_rows, of_response, row_batches, score_rows
 from stages.parts.losses.advantages import AdvantageResult, group_advantages
-from stages.parts.losses.algorithms import LossInputs, policy_loss
+from stages.parts.losses.algorithms import LossInputs, policy_loss, read_by_loss
 from stages.parts.losses.kl import kl_estimate
 from stages.parts.losses.statistics import merge, summarise
 from stages.parts.policy.batch import TokenBatch
@@ -97,7 +97,7 @@ def update(rows: list[Row], engine: TrainEngine, cfg: RLConfig, learning_rate: f
         return {"train/empty_step": 1.0}
     parts = []
     for chosen, batch in row_batches(rows, engine.policy, cfg):
-        stats = engine.logps(batch, cfg.temperature, entropy=True)
+        stats = engine.logps(batch, cfg.temperature, entropy=True, reads=read_by_loss(cfg.algorithm))
         loss, part = policy_loss(cfg.algorithm, _loss_inputs(chosen, batch, stats, cfg), counts)
         engine.backward(loss)
         parts.append(part)

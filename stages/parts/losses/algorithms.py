@@ -106,6 +106,11 @@ def policy_loss(cfg: AlgorithmConfig, inputs: LossInputs, counts: BatchCounts) -
     return loss, report | _report(x, ratio_BT, surrogate)
 
 
+def read_by_loss(cfg: AlgorithmConfig) -> tuple[str, ...]:
+    """What of a forward pass the loss has a gradient to; the rest is only watched."""
+    return ("logps", "entropy") if cfg.entropy_bonus != 0 else ("logps",)
+
+
 def _masked(inputs: LossInputs) -> LossInputs:
     """Zeros wherever the mask is zero: padding may hold NaN or -inf, and 0 * NaN is NaN."""
     dtype = inputs.policy_logps_BT.dtype

@@ -126,10 +126,11 @@ class DeepSpeedEngine:
         entropy: bool = False,
         logits_at_once: int = LOGITS_AT_ONCE,
         compare: Compare | None = None,
+        reads: tuple[str, ...] = ("logps",),
     ) -> TokenStats:
         with out_of_memory_names_knob(self.cfg):
             train_mode(self.policy.model, self.cfg)
-            return TokenStats(*self.deepspeed(batch, temperature, entropy, logits_at_once, compare))
+            return TokenStats(*self.deepspeed(batch, temperature, entropy, logits_at_once, compare, reads=reads))
 
     def backward(self, loss: Tensor) -> None:
         with out_of_memory_names_knob(self.cfg):

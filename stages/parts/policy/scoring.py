@@ -72,13 +72,14 @@ class Scorer(torch.nn.Module):
         logits_at_once: int = LOGITS_AT_ONCE,
         compare: Compare | None = None,
         before_head: bool = False,
+        reads: tuple[str, ...] = ("logps",),
     ) -> tuple[Tensor | None, ...]:
         """The fields of TokenStats, in order; with before_head the hidden_NH alone, for whoever holds the head."""
         where_N, nothing = _positions(batch)
         if before_head:
             return (self._last(batch, where_N),)
         targets_N = batch.input_ids_BT[:, 1:].reshape(-1)[where_N]
-        scores = self._score(batch, where_N, targets_N, temperature, entropy, logits_at_once, compare)
+        scores = self._score(batch, where_N, targets_N, temperature, entropy, logits_at_once, compare, reads)
         if nothing:
             scores = tuple(score_N * 0.0 if score_N is not None else None for score_N in scores)
         # Tensors, not a dataclass: ZeRO-3 looks for them in what a module returns.
@@ -93,6 +94,7 @@ class Scorer(torch.nn.Module):
         entropy: bool,
         at_once: int,
         compare: Compare | None,
+        reads: tuple[str, ...],
     ) -> tuple[Tensor | None, ...]:
         """Log-probs, entropy, values, comparison of the N positions."""
         head = self.head
@@ -103,7 +105,7 @@ class Scorer(torch.nn.Module):
 
         def score(hidden_CH: Tensor, targets_C: Tensor, start: int) -> tuple[Tensor | None, ...]:
             logits_CV = head(hidden_CH) if self.splits else hidden_CH
-            scored = logps_of_logits(logits_CV, targets_C, temperature, entropy)
+            scored = logps_of_logits(logits_CV, targets_C, temperature, entropy, reads)
             return *scored, compare(logits_CV, slice(start, start + len(targets_C))) if compare is not None else None
 
         rows = max(1, at_once // _vocabulary(self.model))
@@ -131,17 +133,21 @@ class Scorer(torch.nn.Module):
 
 
 def logps_of_logits(
-    logits_NV: Tensor, targets_N: Tensor, temperature: float, entropy: bool
+    logits_NV: Tensor, targets_N: Tensor, temperature: float, entropy: bool, reads: tuple[str, ...] = ("logps",)
 ) -> tuple[Tensor, Tensor | None]:
-    """log softmax(logits / temperature) at the targets, and the entropy, both in float32."""
-    logits_NV = logits_NV.float()
-    if temperature != 1.0:
-        logits_NV = logits_NV / temperature
-    if not entropy:
-        return -F.cross_entropy(logits_NV, targets_N, reduction="none"), None
-    all_logps_NV = F.log_softmax(logits_NV, dim=-1)
-    entropy_N = -(all_logps_NV.exp() * all_logps_NV).sum(-1)
-    return all_logps_NV.gather(1, targets_N[:, None]).squeeze(1), entropy_N
+    """log softmax(logits / temperature) at the targets, and the entropy, both in float32. What no loss reads has no
+    graph: a chunk that is computed again would keep what such a gradient needs until the last chunk is done, four or
+    eight bytes for each of all logits."""
+    with torch.set_grad_enabled(bool(reads) and torch.is_grad_enabled()):
+        logits_NV = logits_NV.float()
+        if temperature != 1.0:
+            logits_NV = logits_NV / temperature
+        if not entropy:
+            return -F.cross_entropy(logits_NV, targets_N, reduction="none"), None
+        all_logps_NV = F.log_softmax(logits_NV, dim=-1)
+        with torch.set_grad_enabled("entropy" in reads and torch.is_grad_enabled()):
+            entropy_N = -(all_logps_NV.exp() * all_logps_NV).sum(-1)
+        return all_logps_NV.gather(1, targets_N[:, None]).squeeze(1), entropy_N
 
 
 def _positions(batch: TokenBatch) -> tuple[Tensor, bool]:

@@ -46,9 +46,11 @@ class TrainEngine(Protocol):
         entropy: bool = False,
         logits_at_once: int = LOGITS_AT_ONCE,
         compare: Compare | None = None,
+        reads: tuple[str, ...] = ("logps",),
     ) -> TokenStats:
         """Log-probs of the batch's tokens where mask_BT is not 0; with a graph unless under torch.no_grad(). `compare`
-        sees the whole distribution of each of them (compared_BT)."""
+        sees the whole distribution of each of them (compared_BT). `reads`:
+        what of it a loss reads (logps, entropy); the rest has no graph."""
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of a local sum with global denominators. Once a micro-batch, as often on every rank."""
@@ -92,10 +94,11 @@ class TorchEngine:
         entropy: bool = False,
         logits_at_once: int = LOGITS_AT_ONCE,
         compare: Compare | None = None,
+        reads: tuple[str, ...] = ("logps",),
     ) -> TokenStats:
         with out_of_memory_names_knob(self.cfg):
             train_mode(self.policy.model, self.cfg)
-            return TokenStats(*self.scorer(batch, temperature, entropy, logits_at_once, compare))
+            return TokenStats(*self.scorer(batch, temperature, entropy, logits_at_once, compare, reads=reads))
 
     def backward(self, loss: Tensor) -> None:
         with out_of_memory_names_knob(self.cfg):

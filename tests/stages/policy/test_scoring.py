@@ -66,7 +66,7 @@ def test_chunks_of_a_large_vocabulary_change_nothing(policy):
     scorer, results = Scorer(policy.model), []
     for at_once in (2**25, 264 * 3):  # everything; three positions at a time
         policy.model.zero_grad()
-        logps, entropy = scorer(batch, 0.9, True, at_once)[:2]
+        logps, entropy = scorer(batch, 0.9, True, at_once, reads=("logps", "entropy"))[:2]
         (logps.sum() + 0.1 * entropy.sum()).backward()
         grads = [param.grad.clone() for param in policy.model.parameters()]
         results.append((logps.detach(), entropy.detach(), grads))
@@ -75,6 +75,16 @@ def test_chunks_of_a_large_vocabulary_change_nothing(policy):
     assert torch.allclose(logps, chunked, atol=1e-6) and torch.allclose(entropy, chunked_entropy, atol=1e-6)
     for whole, part in zip(grads, chunked_grads, strict=True):
         assert torch.allclose(whole, part, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("at_once", [2**25, 264 * 3])
+def test_what_no_loss_reads_has_no_graph(policy, at_once):
+    """In chunks its share would stay in memory until the last chunk is done: eight bytes for each of all logits."""
+    batch = pad_batch(SEQUENCES, MASKS, 0, CPU)
+    scorer = Scorer(policy.model)
+    for reads in ((), ("logps",), ("logps", "entropy")):
+        logps, entropy = scorer(batch, 1.0, True, at_once, reads=reads)[:2]
+        assert (logps.requires_grad, entropy.requires_grad) == ("logps" in reads, "entropy" in reads)
 
 
 def test_never_more_than_a_chunk_of_logits(policy):
