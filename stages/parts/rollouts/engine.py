@@ -100,6 +100,7 @@ class TransformersEngine:
                         truncated,
                         forced=forced,
                     )
+            self.decoder.open(1, 1)  # an update may come next: it needs the room
         return [finished[index] for index in range(len(requests))]
 
     def stream(

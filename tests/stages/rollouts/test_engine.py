@@ -154,7 +154,7 @@ def test_rows_are_limited_by_tokens(policy, requests_24, monkeypatch):
     opened = engine.decoder.open
     monkeypatch.setattr(engine.decoder, "open", lambda r, c: (rows.append((r, c)), opened(r, c)))
     limited = engine.generate(requests_24, SAMPLING, KEY)
-    assert rows == [(3, 17 + 24)]  # 130 // 41
+    assert rows == [(3, 17 + 24), (1, 1)]  # 130 // 41; and nothing is kept when it is done
     assert [r.response_ids for r in limited] == [
         r.response_ids for r in transformers_engine(policy).generate(requests_24, SAMPLING, KEY)
     ]
