@@ -16,6 +16,7 @@ from pipeline.artifacts import Fault, Outline, Port
 from stages.parts.experience.config import ExperienceConfig, input_faults, redundant_weights, sampled_tokens
 from stages.parts.losses.checks import algorithm_faults, rl_faults
 from stages.parts.losses.config import AlgorithmConfig, LengthRules
+from stages.parts.losses.published import unusual_settings
 from stages.parts.policy.outline import adapter_faults, trained_facts
 from stages.parts.rollouts.config import budget_fields
 
@@ -106,6 +107,7 @@ def outline(cfg: PPOConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     return Outline(
         outputs={"model": trained_facts(cfg, policy)},
         faults=input_faults(cfg, inputs) + adapter_faults(cfg, policy),
+        warnings=unusual_settings(cfg, policy.get("parameters")),
         parameters=policy.get("parameters"),
         steps=cfg.steps,
         tokens=sampled_tokens(cfg),

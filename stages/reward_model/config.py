@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline.artifacts import Fault, Outline, Port
 from pipeline.config import not_in_fingerprint, shared_by_ranks
+from stages.parts.losses.published import unusual_settings
 from stages.parts.policy.config import TrainedStageConfig
 from stages.parts.policy.outline import trained_facts
 
@@ -63,6 +64,7 @@ def outline(cfg: RewardModelConfig, inputs: dict[str, dict[str, Any]]) -> Outlin
         parameters=policy.get("parameters"),
         steps=cfg.steps,
         tokens=cfg.steps * cfg.pairs_per_step * 2 * cfg.max_tokens,
+        warnings=unusual_settings(cfg, policy.get("parameters")),
     )
     context = policy.get("context_length")
     if context is not None and cfg.max_tokens > context:

@@ -10,6 +10,7 @@ from stages.parts.experience.config import ExperienceConfig, input_faults, redun
 from stages.parts.losses.checks import NOISE_ALONE, SAME_BOUND, inert, pinned, rl_faults, unusual
 from stages.parts.losses.config import AlgorithmConfig
 from stages.parts.losses.papers import CLIP_KNOBS, PAPERS
+from stages.parts.losses.published import unusual_settings
 from stages.parts.policy.outline import adapter_faults, trained_facts
 from stages.parts.rollouts.config import budget_fields
 
@@ -68,7 +69,8 @@ def outline(cfg: RLConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     return Outline(
         outputs={"model": trained_facts(cfg, policy)},
         faults=input_faults(cfg, inputs) + adapter_faults(cfg, policy),
-        warnings=unusual(cfg.algorithm, G=cfg.G, updates_per_rollout=cfg.updates_per_rollout) if known else [],
+        warnings=(unusual(cfg.algorithm, updates_per_rollout=cfg.updates_per_rollout) if known else [])
+        + unusual_settings(cfg, policy.get("parameters")),
         parameters=policy.get("parameters"),
         steps=cfg.steps,
         tokens=sampled_tokens(cfg),

@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.artifacts import Fault, Outline, Port
 from pipeline.config import StageConfig
+from stages.parts.losses.published import unusual_settings
 from stages.parts.rollouts.config import STOP_TEXT, budget_fields, sampling_faults
 from stages.parts.verifiers.config import RewardConfig
 
@@ -58,7 +59,8 @@ class SampleConfig(StageConfig):
 def outline(cfg: SampleConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     """Upper bounds from the sizes of the problem set."""
     off = ["reward.preference", *budget_fields(cfg)]
-    plan = Outline(parameters=inputs["policy"].get("parameters"), redundant=off)
+    parameters = inputs["policy"].get("parameters")
+    plan = Outline(parameters=parameters, warnings=unusual_settings(cfg, parameters), redundant=off)
     known: dict[str, dict[str, int]] | None = inputs["problems"].get("suites")
     if known is None:
         return plan

@@ -11,7 +11,7 @@ import math
 
 from pipeline.artifacts import Fault
 from stages.parts.losses.config import AlgorithmConfig
-from stages.parts.losses.papers import CLIP_KNOBS, CUSTOMARY, PAPERS, PUBLISHED, SEQUENCE_CLIP
+from stages.parts.losses.papers import CLIP_KNOBS, PAPERS
 
 CHOICES = {
     "name": tuple(PAPERS),
@@ -185,41 +185,17 @@ def pinned(name: str) -> dict[str, str]:
     return {knob: f"{text}; write stages.STAGE.algorithm.{knob}= to set it" for knob, text in values.items()}
 
 
-def unusual(cfg: AlgorithmConfig, *, G: int, updates_per_rollout: int, learning_rate: float | None = None) -> list[str]:
-    """Values that no published recipe has, and departures of a row from its own paper. One sentence each.
-
-    learning_rate: leave it out for models far below the published ones, whose rates are larger by orders.
-    """
+def unusual(cfg: AlgorithmConfig, *, updates_per_rollout: int) -> list[str]:
+    """Departures of a row from its own paper, one sentence each; the ranges of all papers are in published.py."""
     paper = PAPERS[cfg.name]
     found = []
     for knob, value in paper.knobs.items():
         ours = getattr(cfg, knob)
         if ours != value and knob not in paper.unread:
             found.append(f"algorithm.{knob}={ours}: {cfg.name} has {value} (arXiv:{paper.arxiv})")
-    values: dict[str, float | None] = {"G": G, "learning_rate": learning_rate, "algorithm.beta": cfg.beta}
-    if "epsilon" not in paper.unread:
-        values |= {"algorithm.epsilon": cfg.epsilon, "algorithm.epsilon_high": cfg.epsilon_high}
-    for key, value in values.items():
-        knob = key.removeprefix("algorithm.")
-        if value is not None and not _customary(cfg.name, knob, value) and value != paper.knobs.get(knob):
-            low, high = _range(cfg.name, knob)
-            found.append(f"{key}={value:g} is unusual: published recipes have {low:g} to {high:g}{_exceptions(knob)}")
     if not paper.has_ratio and updates_per_rollout > 1:
         found.append(
             f"{cfg.name} corrects for nothing that happened since the rollout: of updates_per_rollout="
             f"{updates_per_rollout} all but the first are off-policy"
         )
     return found
-
-
-def _range(name: str, knob: str) -> tuple[float, float]:
-    return SEQUENCE_CLIP if name == "gspo" and knob.startswith("epsilon") else CUSTOMARY[knob]
-
-
-def _customary(name: str, knob: str, value: float) -> bool:
-    low, high = _range(name, knob)
-    return low <= value <= high or (name != "gspo" and value in PUBLISHED.get(knob, {}))
-
-
-def _exceptions(knob: str) -> str:
-    return "".join(f", and {value:g} in {where}" for value, where in PUBLISHED.get(knob, {}).items())

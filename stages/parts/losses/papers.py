@@ -77,20 +77,3 @@ PAPERS: dict[str, Paper] = {
         group_baseline=False,
     ),
 }
-
-# Values outside the customary ranges that a paper did use. A warning about unusual values must know them.
-PUBLISHED: dict[str, dict[float, str]] = {
-    "beta": {0.04: "DeepSeekMath (2402.03300)", 0.05: "Tulu 3 (2411.15124)"},
-    "epsilon": {10.0: "DeepSeek-R1's first RL stage (2501.12948)"},
-    "epsilon_high": {10.0: "DeepSeek-R1's first RL stage (2501.12948)"},
-    "G": {64: "DeepSeekMath (2402.03300)"},
-    "learning_rate": {3e-7: "Tulu 3 (2411.15124)"},
-}
-CUSTOMARY: dict[str, tuple[float, float]] = {
-    "beta": (0.0, 0.01),
-    "epsilon": (0.1, 0.3),
-    "epsilon_high": (0.1, 0.4),
-    "G": (4, 32),
-    "learning_rate": (5e-7, 5e-6),
-}
-SEQUENCE_CLIP = (1e-5, 1e-2)  # a ratio per response moves far less than one per token: GSPO's 3e-4 and 4e-4

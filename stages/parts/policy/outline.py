@@ -8,6 +8,7 @@ from pipeline.artifacts import MODEL_FACTS, Fault, Outline
 from stages.parts.data.fingerprints import hash_template
 from stages.parts.data.template import NO_MODES_REMEDY
 from stages.parts.data.tokenizer import CHAT_TEMPLATE, MODES_TEMPLATE
+from stages.parts.losses.published import unusual_settings
 from stages.parts.policy.config import SupervisedStageConfig, TrainedStageConfig
 
 
@@ -38,6 +39,7 @@ def supervised_outline(cfg: SupervisedStageConfig, inputs: dict[str, dict[str, A
         parameters=model.get("parameters"),
         steps=cfg.steps,
         tokens=cfg.steps * cfg.examples_per_step * cfg.max_tokens,
+        warnings=unusual_settings(cfg, model.get("parameters")),
     )
     outline.faults += adapter_faults(cfg, model)
     if cfg.modes:

@@ -138,22 +138,16 @@ def test_the_yaml_of_a_row_says_what_its_paper_says(name):
     )
     cfg = OmegaConf.to_object(cfg)["a"]
     assert cfg.faults() == []
-    assert checks.unusual(cfg, G=16, updates_per_rollout=1) == []
+    assert checks.unusual(cfg, updates_per_rollout=1) == []
 
 
-def test_published_values_are_known():
-    assert checks.unusual(config(epsilon=10.0, beta=0.04), G=64, updates_per_rollout=1, learning_rate=1e-6) == []
-    (strange,) = checks.unusual(config(epsilon=0.9), G=16, updates_per_rollout=1)
-    assert "algorithm.epsilon=0.9" in strange and "10 in DeepSeek-R1" in strange
-    assert len(checks.unusual(config(beta=0.5), G=2, updates_per_rollout=1, learning_rate=1e-2)) == 3
-    token_clip = config(name="gspo", beta=0.0, epsilon=0.2)
-    assert any("epsilon=0.2" in line for line in checks.unusual(token_clip, G=16, updates_per_rollout=1))
+def test_departures_from_a_rows_own_paper_are_told():
     cfg = config(name="dapo", beta=0.0, reduction="sequence_mean", epsilon_high=0.28, zero_variance="resample")
-    assert checks.unusual(cfg, G=16, updates_per_rollout=1) == [
+    assert checks.unusual(cfg, updates_per_rollout=1) == [
         "algorithm.reduction=sequence_mean: dapo has token_mean (arXiv:2503.14476)"
     ]
     cfg = config(name="rloo", reduction="sequence_sum_mean", kl_estimator="k1", kl_place="reward")
-    assert "off-policy" in checks.unusual(cfg, G=16, updates_per_rollout=4)[0]
+    assert "off-policy" in checks.unusual(cfg, updates_per_rollout=4)[0]
 
 
 def test_rows_and_papers_are_the_same_list():
