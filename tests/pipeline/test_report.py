@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -15,9 +14,9 @@ import pytest
 from pipeline.report import write_report
 from pipeline.report.charts import MOST_POINTS, Series, line_chart, nice_ticks, smoothed
 from pipeline.report.page import block, duration, number, signed, text
+from tests.pipeline.browser import assert_drawn, needs_chromium
 from tests.pipeline.example_run import CHAIN, HOSTILE, write_example_run
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 VOID = {"meta", "wbr", "br", "img", "link", "input", "hr"}
 SECTIONS = [
     "The chain",
@@ -163,27 +162,7 @@ def test_long_series_are_thinned_and_odd_ones_survive():
     assert line_chart("a", [Series("b", [])]) == ""
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@needs_chromium
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_a_browser_draws_it(source, tmp_path, width, scheme):
-    """It fits the width, folds opened, and is light or dark as the reader has it; the browser reports no error."""
-    probe = tmp_path / "probe.html"
-    probe.write_text(source.replace("<details>", "<details open>"))
-    picture = tmp_path / "report.png"
-    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
-    done = subprocess.run(
-        [
-            CHROMIUM, *flags.split(), "--disable-component-update", "--disable-sync", "--enable-logging=stderr",
-            f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900", f"--screenshot={picture}",
-            f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}", probe.as_uri(),
-        ],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0
-    assert "CONSOLE" not in done.stderr
-    from PIL import Image
-
-    with Image.open(picture) as image:
-        assert image.size == (width, 900)
-        shown = image.convert("L").resize((1, 1), Image.Resampling.BOX).getpixel((0, 0))
-    assert shown > 200 if scheme == "light" else shown < 80
+    assert_drawn(source, tmp_path, width, scheme)

@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.report.sweep import over_pairs, write_sweep_report
 from pipeline.report.sweep_load import interaction, load_sweep
+from tests.pipeline.browser import assert_drawn, needs_chromium
 
 PROBLEMS = 400
 
@@ -104,3 +105,9 @@ def test_an_interval_over_seeds_is_students() -> None:
 def test_a_sweep_of_which_nothing_ran_still_has_a_page(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text(json.dumps({"jobs": {"G=1": {"status": "refused", "message": "no"}}}))
     assert "refused" in write_sweep_report(tmp_path).read_text()
+
+
+@needs_chromium
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_a_browser_draws_it(sweep: Path, tmp_path_factory, width: int, scheme: str) -> None:
+    assert_drawn(write_sweep_report(sweep).read_text(), tmp_path_factory.mktemp("browser"), width, scheme)
