@@ -50,7 +50,7 @@ def run_one(composed: Callable[[], RunConfig], overrides: list[str], folder: Pat
         print(refusal, file=sys.stderr)
         return sweep.REFUSED, str(refusal)
     if cfg.dry_run:
-        print(plan_table(plan) + preview(cfg.launcher, plan))
+        print(plan_table(plan, cfg.costs) + preview(cfg.launcher, plan))
         return sweep.DONE, ""
     print("".join(f"{warning}\n" for warning in plan.warnings), end="", flush=True)
     from pipeline.runner import execute

@@ -54,6 +54,18 @@ MODEL_FACTS = (
 )
 
 
+# What else a plan needs to know of a model, to tell what it costs (pipeline/costs.py): a decoder of the Llama family.
+MODEL_SHAPE = ("layers", "hidden_size", "heads", "kv_heads", "head_dim", "intermediate_size")
+
+
+def parameter_count(facts: dict[str, Any], tied: bool = True) -> int:
+    """Of a Qwen3 architecture: no biases, norms on queries and keys; `tied`: both embeddings are one matrix."""
+    width, head = facts["hidden_size"], facts["head_dim"]
+    attention = width * head * (2 * facts["heads"] + 2 * facts["kv_heads"]) + 2 * head
+    layer = attention + 3 * width * facts["intermediate_size"] + 2 * width
+    return facts["vocab_size"] * width * (1 if tied else 2) + facts["layers"] * layer + width
+
+
 @dataclass(frozen=True)
 class Port:
     """One named input or output of a stage kind."""
@@ -85,6 +97,56 @@ class Fault:
     remedy: str
 
 
+@dataclass(frozen=True)
+class Held:
+    """A model that a stage has in memory while it works."""
+
+    role: str  # policy | critic | reference | teacher | reward model
+    facts: dict[str, Any]
+    trained: bool = False
+    samples: bool = False  # responses are sampled from it
+    saved: str = ""  # what of it becomes an output: model | adapter
+    is_body: bool = False  # without a language-model head
+    adapter_rank: int = 0  # only adapters are trained, in these modules of every layer
+    adapter_modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Work:
+    """The sizes that a stage's costs follow from (pipeline/costs.py), at the full length that its configuration allows.
+    Sequences and tokens are those of all ranks together."""
+
+    held: tuple[Held, ...] = ()
+    dtype: str = "auto"
+    # training, and passes without a graph
+    steps: int = 0  # optimizer steps
+    sequences: int = 0  # that one optimizer step learns from
+    read_at_once: int = 0  # sequences that are scored together, without a graph
+    length: int = 0  # tokens of a sequence
+    scored: int = 0  # of them: whose log-probs are wanted
+    tokens_per_microbatch: int = 0
+    logits_at_once: int = 0  # elements
+    logit_bytes: int = 12  # that one logit takes at the peak of a loss, with what is computed from it
+    reading_bytes: int = 8  # the same without a graph
+    writes_checkpoints: bool = True
+    # sampling
+    responses: int = 0  # that are asked for together
+    prompt: int = 0  # tokens; an assumption
+    response: int = 0  # tokens
+    rows_at_once: int = 0
+    drawing_bytes: int = 24  # that one logit takes where a token is drawn
+    # over the whole stage
+    trained_tokens: int = 0
+    read_tokens: int = 0  # by models that are not trained
+    sampled_tokens: int = 0
+    output_bytes: int = 0  # of the sealed result, beside models
+
+    @property
+    def sampler(self) -> dict[str, Any]:
+        """The facts of the model that samples: the one with the largest vocabulary and cache, where there are two."""
+        return next(one.facts for one in self.held if one.samples)
+
+
 @dataclass
 class Outline:
     """What a stage will do, told before it runs. Unknown numbers stay None; facts that are not known yet
@@ -96,6 +158,7 @@ class Outline:
     parameters: int | None = None
     steps: int | None = None  # optimizer steps
     tokens: int | None = None  # tokens sampled or trained on, an upper bound
+    work: Work | None = None  # what it costs follows from this; None: no model is at work
     inert: dict[str, str] = field(default_factory=dict)  # config key -> why it does nothing here
     redundant: list[str] = field(default_factory=list)  # inert keys that cannot change one bit: not in the fingerprint
     pinned: dict[str, str] = field(default_factory=dict)  # key -> why the root's knob does not reach it

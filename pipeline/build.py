@@ -15,6 +15,7 @@ from typing import Any
 
 from pipeline import provenance, store
 from pipeline.artifacts import MODEL_FACTS, Artifact, Interrupted, Port
+from pipeline.estimates import record_work
 from pipeline.job import package_of, write_job
 from pipeline.launch import Launcher, Outcome, Stop
 from pipeline.lineage import write_lineage
@@ -124,6 +125,7 @@ def _build_locked(
         return outcome
     record.manifest = manifest_of(planned, inputs, ports, folder, result | {"source_digest": source})
     write_lineage(folder, record.manifest, planned, inputs, Digests.of_store(plan.store))
+    record_work(plan.store, planned)
     store.seal(folder, record.manifest)
     record.folder = store.publish(*key)
     record.metrics, record.seconds = result["metrics"], result["seconds"]

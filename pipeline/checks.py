@@ -59,6 +59,10 @@ def run_faults(cfg: RunConfig, names: list[str]) -> list[Fault]:
         faults.append(Fault("name", f"'{cfg.name}' is no name of a folder", "leave out slashes and a leading dot"))
     if cfg.reuse not in ("default", "strict"):
         faults.append(Fault("reuse", f"'{cfg.reuse}' is unknown", "write default or strict"))
+    if cfg.costs not in ("brief", "full"):
+        faults.append(Fault("costs", f"'{cfg.costs}' is unknown", "write brief or full"))
+    if cfg.launcher.gpu_memory_gib < 0:
+        faults.append(Fault("launcher.gpu_memory_gib", f"is {cfg.launcher.gpu_memory_gib}", "write 80, or 0 for here"))
     if cfg.launcher.kind not in LAUNCHERS:
         faults.append(
             Fault("launcher.kind", f"'{cfg.launcher.kind}' is unknown", suggest(cfg.launcher.kind, LAUNCHERS))

@@ -23,6 +23,7 @@ from typing import Any
 from pipeline.artifacts import Fault, Outline
 from pipeline.checks import SHARED, as_written, config_faults, inert_knobs, machine_faults, run_faults, store_faults
 from pipeline.config import LauncherConfig, RunConfig, StageConfig
+from pipeline.estimates import History, estimate, machine_of, room_warnings
 from pipeline.fingerprint import fingerprint
 from pipeline.hub import Revisions, pin
 from pipeline.kinds import Kind, kinds
@@ -45,19 +46,21 @@ def make_plan(cfg: RunConfig, overrides: list[str] | None = None) -> Plan:
     wiring = wire(stages, digests, revisions)
     faults = [*run_faults(cfg, list(stages)), *not_pinned, *wiring.faults]
     before = {name: ancestors(name, wiring) for name in wiring.order}
-    parallel = stages_side_by_side(cfg.launcher)
+    parallel, machine, history = stages_side_by_side(cfg.launcher), machine_of(cfg.launcher), History.of_store(store)
     plan = Plan(cfg.name, cfg.pipeline, store, [], parallel, warnings=revisions.notes)
     faulty = {name: config_faults(name, stage, cfg) for name, stage in stages.items()}
     faults += [fault for found in faulty.values() for fault in found]
     for name in wiring.order:
         planned = _plan_stage(name, stages[name], wiring, plan, cfg, None if faulty[name] else digests)
         planned.threads = threads(name, planned.ranks, before, cfg.launcher, parallel)
+        estimate(planned, machine, history)
         faults += machine_faults(planned, cfg, plan.warnings)
         faults += store_faults(planned, plan.store)
         faults += [as_written(name, planned.cfg, fault, cfg) for fault in planned.outline.faults]
         plan.stages.append(planned)
     plan.warnings += inert_knobs(cfg, plan.stages, overrides or [])
     _mark_wanted(plan, cfg, before)
+    plan.warnings += room_warnings(plan, machine, cfg.launcher)
     if not faults:
         faults += _from_stage_faults(plan, cfg, before)
     if faults:

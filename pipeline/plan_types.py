@@ -11,6 +11,7 @@ from typing import Any
 
 from pipeline.artifacts import Outline
 from pipeline.config import StageConfig
+from pipeline.costs import NO_COSTS, Costs
 
 
 @dataclass
@@ -45,6 +46,8 @@ class PlannedStage:
     wanted: bool = True  # false: beyond until=
     evaluates: str | None = None  # the stage whose model a `.eval` node evaluates
     code_changed: bool = False  # sealed by other source code under the same recipe version
+    costs: Costs = NO_COSTS  # what it will take where it runs
+    seconds: float | None = None  # estimated from results of its kind on such a machine; None: there are none
     why: str = ""  # why it is cached or has to run, for people
 
 

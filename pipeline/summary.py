@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.estimates import planned_costs
 from pipeline.plan_types import Plan, PlannedStage
 from pipeline.store import write_json
 
@@ -125,4 +126,5 @@ def _stage_as_dict(stage: PlannedStage) -> dict[str, Any]:
         "parameters": stage.outline.parameters,
         "steps": stage.outline.steps,
         "tokens": stage.outline.tokens,
+        "costs": planned_costs(stage),
     }

@@ -29,7 +29,7 @@ from pipeline.table import columns
 DONE, FAILED, REFUSED = 0, 1, 2
 NAMES = {DONE: "done", FAILED: "failed", REFUSED: "refused"}
 # Of the root: where things lie and how far a run goes, which is no part of what a sweep is about
-NOT_BASE = ("output_dir", "name", "dry_run", "tracker", "launcher", "until", "from_stage", "force", "reuse")
+NOT_BASE = ("output_dir", "name", "dry_run", "costs", "tracker", "launcher", "until", "from_stage", "force", "reuse")
 
 TO_LAUNCH: list[list[str]] = []  # the overrides of each job, for the sweeper (hydra_plugins/planned.py)
 

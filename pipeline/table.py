@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeline.display import duration
+from pipeline.estimates import gib
 from pipeline.plan_types import Plan, PlannedStage
 
-HEADER = ("stage", "kind", "inputs", "fingerprint", "plan", "parameters", "steps", "tokens")
-RIGHT = ("parameters", "steps", "tokens")
+RIGHT = ("parameters", "steps", "tokens", "memory", "disk", "time")
+HEADER = ("stage", "kind", "inputs", "fingerprint", "plan", *RIGHT)
 
 
-def plan_table(plan: Plan) -> str:
-    """One line a stage, then notes: why a stage runs again, warnings, knobs that do nothing."""
+def plan_table(plan: Plan, costs: str = "brief") -> str:
+    """One line a stage, then notes: why a stage runs again, warnings, knobs that do nothing. costs=full: what each
+    stage's memory consists of."""
     right = tuple(HEADER.index(name) for name in RIGHT)
-    return "\n".join(
-        [columns([HEADER, *(_row(stage) for stage in plan.stages)], right), "", summary(plan), *_notes(plan)]
-    )
+    parts = [columns([HEADER, *(_row(stage) for stage in plan.stages)], right), ""]
+    if costs == "full":
+        parts += [memory_table(plan), ""]
+    return "\n".join([*parts, summary(plan), *_notes(plan)])
+
+
+def memory_table(plan: Plan) -> str:
+    """A rank's memory at the worst moment of each stage, by what takes it."""
+    shown = [stage for stage in plan.stages if stage.costs.memory]
+    names = list(dict.fromkeys(name for stage in shown for name in stage.costs.memory or {}))
+    rows = [("stage", "memory a rank while", *names)]
+    for stage in shown:
+        sizes = stage.costs.memory or {}
+        rows.append((stage.name, stage.costs.moment, *(gib(sizes[name]) if name in sizes else "" for name in names)))
+    return columns(rows, right=range(2, len(rows[0])))
 
 
 def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
@@ -31,8 +46,18 @@ def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
 
 def summary(plan: Plan) -> str:
     wanted = [stage for stage in plan.stages if stage.wanted]
-    cached = sum(stage.cached for stage in wanted)
-    return f"{plan.name}: {len(wanted)} stages, {cached} cached, {len(wanted) - cached} to run"
+    coming = [stage for stage in wanted if not stage.cached]
+    text = f"{plan.name}: {len(wanted)} stages, {len(wanted) - len(coming)} cached, {len(coming)} to run"
+    return text + (_time_and_room(coming) if coming else "")
+
+
+def _time_and_room(coming: list[PlannedStage]) -> str:
+    """ "; 11m of work and 3 stages of unknown time, 120 MiB of results". Stages may run side by side."""
+    known = [stage.seconds for stage in coming if stage.seconds is not None]
+    times = [f"about {duration(sum(known))} of work"] if known else []
+    if unknown := len(coming) - len(known):
+        times.append(f"{unknown} of unknown time")
+    return f"; {' and '.join(times)}, {gib(sum(stage.costs.disk or 0 for stage in coming))} of results"
 
 
 def _row(stage: PlannedStage) -> tuple[str, ...]:
@@ -46,7 +71,17 @@ def _row(stage: PlannedStage) -> tuple[str, ...]:
         _count(stage.outline.parameters),
         _exact(stage.outline.steps),
         _count(stage.outline.tokens),
+        _memory(stage),
+        "" if stage.costs.disk is None else gib(stage.costs.disk),
+        "" if stage.cached else "unknown" if stage.seconds is None else f"~{duration(stage.seconds)}",
     )
+
+
+def _memory(stage: PlannedStage) -> str:
+    """A stage without a model takes next to nothing; of one whose model's shape is not declared nobody knows."""
+    if stage.outline.work is None:
+        return ""
+    return "unknown" if stage.costs.peak is None else gib(stage.costs.peak)
 
 
 def _notes(plan: Plan) -> list[str]:

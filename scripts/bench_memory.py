@@ -28,6 +28,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from pipeline.config import EngineConfig
+from pipeline.costs import states
 from pipeline.tracking import Context
 from stages.base_model.config import ModelConfig
 from stages.base_model.scratch import new_policy
@@ -67,12 +68,7 @@ def main() -> None:
 
 def formula(count: int, zero: int, ranks: int) -> tuple[float, float, float]:
     """Bytes of weights, gradients and optimizer states a rank. DeepSpeed keeps a float32 master of its own part."""
-    weights, gradients, states = 4.0 * count, 4.0 * count, (12.0 if zero else 8.0) * count
-    return (
-        weights / (ranks if zero == 3 else 1),
-        gradients / (ranks if zero >= 2 else 1),
-        states / (ranks if zero >= 1 else 1),
-    )
+    return states(count, zero, ranks, weights=4, gradients=4, optimizer=12 if zero else 8)
 
 
 def max_of_ranks(model: ModelConfig, name: str, ranks: int) -> tuple[list[int], int]:

@@ -9,9 +9,20 @@ from typing import Any
 
 from omegaconf import II, MISSING
 
-from pipeline.artifacts import MODEL_FACTS, Fault, Outline, Port, model_folder_fault
+from pipeline.artifacts import (
+    MODEL_FACTS,
+    MODEL_SHAPE,
+    Fault,
+    Held,
+    Outline,
+    Port,
+    Work,
+    model_folder_fault,
+    parameter_count,
+)
 from pipeline.config import hub_name, shared_by_ranks
 from stages.parts.policy.config import TrainedStageConfig
+from stages.parts.policy.work import learning
 
 RECIPE_VERSION = 1
 INPUTS = {
@@ -93,6 +104,7 @@ def outline(cfg: BaseModelConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
             parameters=facts["parameters"],
             steps=cfg.steps,
             tokens=cfg.steps * cfg.documents_per_step * TOKENS_PER_DOCUMENT,
+            work=learning(cfg, facts, cfg.documents_per_step, TOKENS_PER_DOCUMENT),
         )
     facts = pretrained_facts(cfg.model)
     reason = "model.source=pretrained keeps the weights as they are"
@@ -102,6 +114,7 @@ def outline(cfg: BaseModelConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
         outputs={"model": facts},
         parameters=facts.get("parameters"),
         steps=0,
+        work=Work(held=(Held("policy", facts, saved="model"),), dtype=cfg.dtype),
         inert=dict.fromkeys(trained + shape, reason),
     )
 
@@ -110,21 +123,13 @@ def scratch_facts(model: ModelConfig) -> dict[str, Any]:
     """Facts of a model that does not exist yet; its tokenizer is deterministic. No torch."""
     from stages.parts.data.tokenizer import tokenizer_facts
 
-    facts = dict(tokenizer_facts())
+    facts: dict[str, Any] = tokenizer_facts() | {name: getattr(model, name) for name in MODEL_SHAPE}
     return facts | {
-        "parameters": parameter_count(model, int(str(facts["vocab_size"]))),
+        "parameters": parameter_count(facts),
         "dtype": "float32",
         "context_length": model.context_length,
         "adapter": False,
     }
-
-
-def parameter_count(model: ModelConfig, vocab_size: int) -> int:
-    """Parameters of a Qwen3 architecture with tied embeddings, no biases, and norms on queries and keys."""
-    width, head = model.hidden_size, model.head_dim
-    attention = width * head * (2 * model.heads + 2 * model.kv_heads) + 2 * head
-    layer = attention + 3 * width * model.intermediate_size + 2 * width
-    return vocab_size * width + model.layers * layer + width
 
 
 def pretrained_facts(model: ModelConfig) -> dict[str, Any]:
@@ -133,7 +138,7 @@ def pretrained_facts(model: ModelConfig) -> dict[str, Any]:
     folder = Path(model.name_or_path or "")
     if model.name_or_path and folder.exists() and model_folder_fault(folder) is None:
         return folder_facts(folder) | trust
-    declared = {name: value for name, value in model.facts.items() if name in (*MODEL_FACTS, "tokenizer")}
+    declared = {name: value for name, value in model.facts.items() if name in (*MODEL_FACTS, *MODEL_SHAPE, "tokenizer")}
     # Models of one family share a tokenizer under many names: a YAML may name the family's.
     return {"tokenizer": model.name_or_path} | declared | {"adapter": False} | trust
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.artifacts import Fault, Outline, Port
 from pipeline.config import StageConfig
+from stages.parts.policy.work import answering
 
 RECIPE_VERSION = 1
 INPUTS = {
@@ -58,7 +59,9 @@ def outline(cfg: CurateConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
         plan.faults.append(Fault("inputs.data", problem, "wire demonstrations, or data with worked solutions"))
     if rows is not None:
         plan.outputs = {"kept": {"rows": rows}, "ledger": {"rows": rows}}
-        plan.tokens = rows * cfg.direct_samples * cfg.max_response_tokens if "policy" in inputs else None
+        if "policy" in inputs:
+            plan.tokens = rows * cfg.direct_samples * cfg.max_response_tokens
+            plan.work = answering(cfg, inputs["policy"], rows, cfg.direct_samples)
     if "policy" not in inputs:
         reason = "no policy is wired that could answer without thinking"
         plan.inert = dict.fromkeys(("direct_samples", "max_direct_share", "temperature", "max_response_tokens"), reason)

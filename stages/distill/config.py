@@ -23,6 +23,7 @@ from stages.parts.policy.outline import (
     template_warnings,
     vocabulary_faults,
 )
+from stages.parts.policy.work import with_teacher
 
 RECIPE_VERSION = 1
 INPUTS = {
@@ -75,6 +76,8 @@ def outline(cfg: DistillConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
         outline.inert |= dict.fromkeys(SOFT, "hard_weight=1 learns from the text alone")
         # The loss without a teacher, whatever these are: a result of before they existed is still the same.
         outline.redundant += [*SOFT, "hard_weight"]
+    if cfg.is_soft and outline.work is not None:
+        outline.work = with_teacher(outline.work, *([teacher] if teacher is not None else []))
     if teacher is not None:
         outline.faults += teacher_faults(student, teacher) if cfg.is_soft else vocabulary_faults(student, teacher)
         outline.warnings += template_warnings(student, teacher) if cfg.is_soft else []

@@ -9,6 +9,7 @@ from omegaconf import II
 
 from pipeline.artifacts import Fault, Outline, Port
 from pipeline.config import StageConfig
+from stages.parts.policy.work import answering
 from stages.parts.rollouts.config import STOP_TEXT, budget_faults, sampling_faults
 
 RECIPE_VERSION = 1
@@ -84,6 +85,8 @@ def outline(cfg: EvaluateConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
         plan.inert["samples"] = "at temperature 0 all samples of a problem are the same"
     plan.outputs = {"responses": {"rows": problems * cfg.samples}, "results": {"rows": problems, "split": cfg.split}}
     plan.tokens = problems * cfg.samples * cfg.max_response_tokens
+    settings = (2 if cfg.modes else 0) + len(cfg.budgets)  # what else the problems are answered in
+    plan.work = answering(cfg, inputs["model"], problems, cfg.samples, more=problems * settings * cfg.mode_samples)
     return plan
 
 

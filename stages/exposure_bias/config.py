@@ -13,6 +13,7 @@ from typing import Any
 from pipeline.artifacts import Fault, Outline, Port
 from pipeline.config import StageConfig, not_in_fingerprint
 from stages.parts.policy.outline import teacher_faults, template_warnings
+from stages.parts.policy.work import comparing
 from stages.parts.rollouts.config import sampling_faults
 
 RECIPE_VERSION = 1
@@ -67,5 +68,7 @@ def outline(cfg: ExposureBiasConfig, inputs: dict[str, dict[str, Any]]) -> Outli
         if size == 0:
             problem = f"there are no {cfg.split} problems of {suite}"
             plan.faults.append(Fault("suites", problem, f"write suites of the problem set: {', '.join(sorted(known))}"))
-    plan.tokens = 2 * min(sum(sizes.values()), cfg.max_problems) * cfg.samples * cfg.max_response_tokens
+    problems = min(sum(sizes.values()), cfg.max_problems)
+    plan.work = comparing(cfg, student, teacher, problems)
+    plan.tokens = 2 * problems * cfg.samples * cfg.max_response_tokens
     return plan

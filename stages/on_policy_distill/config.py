@@ -10,15 +10,16 @@ not the chance that a whole step is sampled, so that no step differs in kind fro
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from pipeline.artifacts import Fault, Outline, Port
+from pipeline.artifacts import Fault, Outline, Port, Work
 from stages.parts.experience.config import ExperienceConfig, input_faults, sampled_tokens
 from stages.parts.losses.checks import CHOICES, algorithm_faults, inert, rl_faults
 from stages.parts.losses.config import AlgorithmConfig
 from stages.parts.losses.papers import PAPERS
 from stages.parts.policy.outline import adapter_faults, teacher_faults, template_warnings, trained_facts
+from stages.parts.policy.work import practising, with_teacher
 from stages.parts.rollouts.config import budget_fields
 from stages.parts.verifiers.config import RewardConfig
 
@@ -120,6 +121,7 @@ def outline(cfg: OnPolicyDistillConfig, inputs: dict[str, dict[str, Any]]) -> Ou
         parameters=student.get("parameters"),
         steps=cfg.steps,
         tokens=round(sampled_tokens(cfg) * cfg.on_policy_fraction) + cfg.steps * cfg.conversations * cfg.max_tokens,
+        work=_work(cfg, student, teacher, inputs["problems"]),
         inert=idle,
         redundant=[*idle, *budget_fields(cfg)],
     )
@@ -134,6 +136,15 @@ def outline(cfg: OnPolicyDistillConfig, inputs: dict[str, dict[str, Any]]) -> Ou
         problem = f"is {cfg.max_tokens}, but the model reads {context} tokens"
         plan.faults.append(Fault("max_tokens", problem, f"write at most {context}"))
     return plan
+
+
+def _work(
+    cfg: OnPolicyDistillConfig, student: dict[str, Any], teacher: dict[str, Any], problems: dict[str, Any]
+) -> Work:
+    """As of RL, with a teacher in the place of the reference, whose distributions stand beside the student's."""
+    work = practising(cfg, student, problems)
+    longest = max(work.length, cfg.max_tokens if cfg.conversations else 0)
+    return with_teacher(replace(work, length=longest), teacher)
 
 
 def _inert(cfg: OnPolicyDistillConfig) -> dict[str, str]:

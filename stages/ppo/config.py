@@ -12,12 +12,13 @@ from typing import Any
 
 from omegaconf import II
 
-from pipeline.artifacts import Fault, Outline, Port
+from pipeline.artifacts import Fault, Held, Outline, Port
 from stages.parts.experience.config import ExperienceConfig, input_faults, redundant_weights, sampled_tokens
 from stages.parts.losses.checks import algorithm_faults, rl_faults
 from stages.parts.losses.config import AlgorithmConfig, LengthRules
 from stages.parts.losses.published import unusual_settings
 from stages.parts.policy.outline import adapter_faults, trained_facts
+from stages.parts.policy.work import practising, scorers
 from stages.parts.rollouts.config import budget_fields
 
 RECIPE_VERSION = 1
@@ -111,12 +112,17 @@ def outline(cfg: PPOConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
         parameters=policy.get("parameters"),
         steps=cfg.steps,
         tokens=sampled_tokens(cfg),
+        work=practising(cfg, policy, inputs["problems"], *_critic(cfg, policy), *scorers(cfg.algorithm.beta, inputs)),
         inert=idle,
         # Ratios and values of one update a rollout are 1 and the old ones up to rounding, so their bounds stay in.
         redundant=budget_fields(cfg)
         + redundant_weights(cfg)
         + [key for key in idle if not key.startswith("algorithm.")],
     )
+
+
+def _critic(cfg: PPOConfig, policy: dict[str, Any]) -> list[Held]:
+    return [Held("critic", policy, trained=True, is_body=True)] if cfg.critic == "separate" else []
 
 
 def inert(cfg: PPOConfig) -> dict[str, str]:

@@ -7,7 +7,7 @@ same pairs it is gamed sooner (their figure 6), so the number of epochs is recor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.artifacts import Fault, Outline, Port
@@ -15,6 +15,7 @@ from pipeline.config import not_in_fingerprint, shared_by_ranks
 from stages.parts.losses.published import unusual_settings
 from stages.parts.policy.config import TrainedStageConfig
 from stages.parts.policy.outline import trained_facts
+from stages.parts.policy.work import learning
 
 RECIPE_VERSION = 1
 INPUTS = {
@@ -65,7 +66,10 @@ def outline(cfg: RewardModelConfig, inputs: dict[str, dict[str, Any]]) -> Outlin
         steps=cfg.steps,
         tokens=cfg.steps * cfg.pairs_per_step * 2 * cfg.max_tokens,
         warnings=unusual_settings(cfg, policy.get("parameters")),
+        work=learning(cfg, policy, 2 * cfg.pairs_per_step, cfg.max_tokens),
     )
+    assert plan.work is not None
+    plan.work = replace(plan.work, held=tuple(replace(one, is_body=True) for one in plan.work.held))
     context = policy.get("context_length")
     if context is not None and cfg.max_tokens > context:
         problem = f"is {cfg.max_tokens}, but the model reads {context} tokens"

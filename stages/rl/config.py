@@ -12,6 +12,7 @@ from stages.parts.losses.config import AlgorithmConfig
 from stages.parts.losses.papers import CLIP_KNOBS, PAPERS
 from stages.parts.losses.published import unusual_settings
 from stages.parts.policy.outline import adapter_faults, trained_facts
+from stages.parts.policy.work import practising, scorers
 from stages.parts.rollouts.config import budget_fields
 
 RECIPE_VERSION = 1
@@ -74,6 +75,7 @@ def outline(cfg: RLConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
         parameters=policy.get("parameters"),
         steps=cfg.steps,
         tokens=sampled_tokens(cfg),
+        work=practising(cfg, policy, inputs["problems"], *scorers(cfg.algorithm.beta, inputs)),
         inert=idle,
         redundant=budget_fields(cfg) + _redundant(cfg, idle) + redundant_weights(cfg),
         pinned={f"algorithm.{knob}": why for knob, why in pinned(cfg.algorithm.name).items()} if known else {},

@@ -8,6 +8,7 @@ from typing import Any
 from pipeline.artifacts import Fault, Outline, Port
 from pipeline.config import StageConfig
 from stages.parts.losses.published import unusual_settings
+from stages.parts.policy.work import answering
 from stages.parts.rollouts.config import STOP_TEXT, budget_fields, sampling_faults
 from stages.parts.verifiers.config import RewardConfig
 
@@ -73,4 +74,5 @@ def outline(cfg: SampleConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     kept = problems * min(cfg.samples, cfg.keep_per_problem)
     plan.outputs = {"kept": {"rows": kept}, "ledger": {"rows": problems}}
     plan.tokens = problems * cfg.samples * cfg.max_response_tokens
+    plan.work = answering(cfg, inputs["policy"], problems, cfg.samples)
     return plan

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pipeline.artifacts import Fault, Outline, Port
+from pipeline.artifacts import Fault, Outline, Port, Work
 from stages.parts.policy.config import SupervisedStageConfig
 from stages.parts.policy.outline import supervised_outline
+from stages.parts.policy.work import answering
 from stages.parts.rollouts.config import SamplingConfig, budget_fields
 
 RECIPE_VERSION = 1
@@ -41,10 +42,27 @@ class SFTConfig(SupervisedStageConfig):
         return faults + [Fault(f"few_shot_sampling.{fault.key}", fault.problem, fault.remedy) for fault in sampling]
 
 
+def _with_demonstrations(work: Work | None, cfg: SFTConfig, policy: dict[str, Any]) -> Work:
+    """The policy answers first, with worked problems in each prompt."""
+    asked = answering(cfg.few_shot_sampling, policy, cfg.few_shot_problems, cfg.few_shot_samples)
+    assert work is not None
+    return replace(
+        work,
+        held=tuple(replace(one, samples=True) for one in work.held),
+        responses=asked.responses,
+        prompt=(cfg.few_shot_examples + 1) * asked.prompt + cfg.few_shot_examples * asked.response,
+        response=asked.response,
+        rows_at_once=asked.rows_at_once,
+        drawing_bytes=asked.drawing_bytes,
+        sampled_tokens=asked.sampled_tokens,
+    )
+
+
 def outline(cfg: SFTConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     outline = supervised_outline(cfg, inputs, "policy")
     outline.redundant += [f"few_shot_sampling.{name}" for name in budget_fields(cfg.few_shot_sampling)]
     if cfg.source == "few_shot":
+        outline.work = _with_demonstrations(outline.work, cfg, inputs["policy"])
         if "problems" not in inputs:
             outline.faults.append(
                 Fault("inputs.problems", "source=few_shot samples for problems", "wire problems: problems.problems")

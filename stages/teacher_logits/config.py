@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline.artifacts import Fault, Outline, Port
 from pipeline.config import StageConfig, not_in_fingerprint
+from stages.parts.policy.work import reading
 
 RECIPE_VERSION = 1
 INPUTS = {
@@ -59,6 +60,8 @@ def outline(cfg: TeacherLogitsConfig, inputs: dict[str, dict[str, Any]]) -> Outl
     if not math.isnan(sum(rows)):
         facts["rows"] = sum(rows)
         plan.tokens = sum(rows) * cfg.max_tokens
+        stored = (2 * cfg.top_k + len(cfg.temperatures)) * BYTES
+        plan.work = reading(cfg, teacher, sum(rows), cfg.max_tokens, output_bytes=plan.tokens * stored)
     if inputs["data"].get("rows") == 0:
         plan.faults.append(Fault("inputs.data", "holds no conversations", "wire a dataset with rows"))
     context = teacher.get("context_length")

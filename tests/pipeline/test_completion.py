@@ -30,7 +30,7 @@ def offered(line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("engine=zero3", ["engine=zero3", "engine=zero3_offload"]),
+        ("engine=zero3", ["engine=zero3", "engine=zero3_checkpointing", "engine=zero3_offload"]),
         ("dry", ["dry_run="]),
         ("dry_run=", ["dry_run=false", "dry_run=true"]),
         ("experiment=[smoke,dr", ["experiment=[smoke,dr_grpo"]),

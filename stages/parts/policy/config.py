@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pipeline.artifacts import Fault
 from pipeline.config import StageConfig, not_in_fingerprint, shared_by_ranks
 
+LOGITS_AT_ONCE = 2**25  # elements that exist at a time where a vocabulary is large (scoring.py): 128 MiB of float32
+
 
 @dataclass
 class OptimizerConfig:

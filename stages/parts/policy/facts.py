@@ -23,7 +23,7 @@ def model_facts(folder: Path) -> dict[str, Any]:
     if config:
         text = config.get("text_config") or config
         names = {"vocab_size": "vocab_size", "max_position_embeddings": "context_length"}
-        facts |= {ours: text[theirs] for theirs, ours in names.items() if theirs in text}
+        facts |= {ours: text[theirs] for theirs, ours in names.items() if theirs in text} | shape(text)
     hashes = {"tokenizer_hash": tokenizer_hash(folder), "template_hash": template_hash(folder)}
     facts |= {name: value for name, value in hashes.items() if value is not None}
     template = read_template(folder)
@@ -38,6 +38,22 @@ def model_facts(folder: Path) -> dict[str, Any]:
         widest = max(tensors.values(), key=lambda tensor: math.prod(tensor["shape"]))
         facts["dtype"] = DTYPES.get(widest["dtype"], widest["dtype"].lower())
     return facts
+
+
+def shape(config: dict[str, Any]) -> dict[str, Any]:
+    """pipeline.artifacts.MODEL_SHAPE from a config.json; nothing of models that are no decoder of the Llama family."""
+    found: dict[str, Any] = {
+        "layers": config.get("num_hidden_layers"),
+        "hidden_size": config.get("hidden_size"),
+        "heads": config.get("num_attention_heads"),
+        "intermediate_size": config.get("intermediate_size"),
+    }
+    if not all(found.values()):
+        return {}
+    heads = found["heads"]
+    found["kv_heads"] = config.get("num_key_value_heads") or heads
+    found["head_dim"] = config.get("head_dim") or found["hidden_size"] // heads
+    return found
 
 
 def trusted(folder: Path) -> bool:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.artifacts import MODEL_FACTS, Fault, Outline
+from pipeline.artifacts import MODEL_FACTS, MODEL_SHAPE, Fault, Outline
 from stages.parts.data.fingerprints import hash_template
 from stages.parts.data.template import NO_MODES_REMEDY
 from stages.parts.data.tokenizer import CHAT_TEMPLATE, MODES_TEMPLATE
 from stages.parts.losses.published import unusual_settings
 from stages.parts.policy.config import SupervisedStageConfig, TrainedStageConfig
+from stages.parts.policy.work import learning
 
 
 def trained_facts(cfg: TrainedStageConfig, model: dict[str, Any]) -> dict[str, Any]:
     """Facts of the output: the input's, which training keeps, but for dtype and adapter, which it decides."""
-    kept = (*MODEL_FACTS, "tokenizer", "trust_remote_code")
+    kept = (*MODEL_FACTS, *MODEL_SHAPE, "tokenizer", "trust_remote_code")
     facts = {name: value for name, value in model.items() if name in kept}
     facts.pop("dtype", None)  # auto depends on the device that will be there
     if cfg.dtype != "auto":
@@ -40,6 +41,7 @@ def supervised_outline(cfg: SupervisedStageConfig, inputs: dict[str, dict[str, A
         steps=cfg.steps,
         tokens=cfg.steps * cfg.examples_per_step * cfg.max_tokens,
         warnings=unusual_settings(cfg, model.get("parameters")),
+        work=learning(cfg, model, cfg.examples_per_step, cfg.max_tokens),
     )
     outline.faults += adapter_faults(cfg, model)
     if cfg.modes:

@@ -20,8 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pipeline.artifacts import StageFailed
 from stages.parts.policy.batch import TokenBatch
-
-LOGITS_AT_ONCE = 2**25  # elements: 128 MiB of float32
+from stages.parts.policy.config import LOGITS_AT_ONCE
 
 # (logits_CV of the chunk, which of the N positions it holds) -> one number a position [C], or several [C, M]. It is
 # called once more for every chunk in the backward pass, and must give the same again.

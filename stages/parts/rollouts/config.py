@@ -8,6 +8,9 @@ from typing import Any
 
 from pipeline.artifacts import Fault
 
+MAX_ROWS = 512  # that are decoded side by side (engine.py)
+RESPONSES_PER_CALL = 2048  # between two looks at a stop request; fewer leave more half-empty batches behind
+
 # Qwen3's (arXiv:2505.09388, section 4.3); what the engine writes when a thinking budget is used up.
 STOP_TEXT = (
     "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now.\n"

@@ -20,7 +20,7 @@ from torch import Tensor
 from pipeline.artifacts import StageFailed
 from stages.parts.rollouts.batch import Batch
 from stages.parts.rollouts.budget import stop_of
-from stages.parts.rollouts.config import SamplingConfig
+from stages.parts.rollouts.config import MAX_ROWS, SamplingConfig
 from stages.parts.rollouts.decoders import Decoder, fitting_decoder
 from stages.parts.rollouts.sampling import noise_seeds
 from stages.parts.rollouts.types import Request, Rollout
@@ -151,7 +151,7 @@ class TransformersEngine:
         return int(2**31 // token_bytes)  # a CPU: 2 GiB
 
 
-def transformers_engine(policy: Policy, max_rows: int = 512, max_tokens: int | None = None) -> TransformersEngine:
+def transformers_engine(policy: Policy, max_rows: int = MAX_ROWS, max_tokens: int | None = None) -> TransformersEngine:
     """An engine that reads policy.model live: a trainer that updates the same object has nothing to sync."""
     return TransformersEngine(policy, max_rows, max_tokens, REFILL_SHARE.get(policy.device.type, 1 / 8))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stages.parts.data.template import render_prompt
 from stages.parts.policy.judge import Judge, learned_parts
-from stages.parts.rollouts.config import SamplingConfig
+from stages.parts.rollouts.config import RESPONSES_PER_CALL, SamplingConfig
 from stages.parts.rollouts.engine import RolloutEngine
 from stages.parts.rollouts.types import Problem, Request, Rollout, RolloutGroup
 from stages.parts.verifiers.config import RewardConfig
@@ -18,8 +18,6 @@ from stages.parts.verifiers.reward import score_all
 
 if TYPE_CHECKING:
     from stages.parts.policy.model import Policy
-
-RESPONSES_PER_CALL = 2048  # between two looks at a stop request; fewer leave more half-empty batches behind
 
 
 def make_requests(tokenizer: Any, problems: list[Problem], samples: int, thinking: bool = True) -> list[Request]:

@@ -1,0 +1,228 @@
+"""The costs of a plan's stages on the machine that will run them: memory against what there is, time from experience.
+
+Nobody can compute how long a stage takes, but the store knows how long others of its kind took: on the same processor,
+with as many ranks and threads and the same engine, seconds grow with the work (operations, rows where no model is at
+work). The result whose work is nearest is taken. Where there is none the time is not known, and the plan says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import LauncherConfig
+from pipeline.costs import CPU_IMPORTS, Costs, costs
+from pipeline.hosts import machines
+from pipeline.plan_types import Plan, PlannedStage
+from pipeline.provenance import hardware
+from pipeline.store import MANIFEST, entry_path
+
+GPU_GIB = {
+    "B200": 180, "H200": 141, "H100": 80, "L40": 48, "A40": 48, "A6000": 48, "5090": 32, "L4": 24, "A10": 24,
+    "4090": 24, "3090": 24, "T4": 16,
+}  # fmt: skip
+WORK = ".work.jsonl"  # in the store
+USABLE = 0.92  # of a GPU's memory: the rest is its context and what an allocator cannot use
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What one rank runs on."""
+
+    gpu: bool
+    memory: int | None  # bytes: of one GPU, or of the machine that all ranks share; None: not known
+
+
+def machine_of(launcher: LauncherConfig) -> Machine:
+    """The machine here, or what the launcher says about others. Those that are not in sight are taken to have GPUs."""
+    here = hardware()
+    if launcher.gpu_memory_gib:
+        return Machine(True, round(launcher.gpu_memory_gib * 2**30))
+    if launcher.kind == "slurm" or machines_elsewhere(launcher):
+        return Machine(True, None)
+    if here["gpus"]:
+        return Machine(True, gpu_memory(here["gpu_names"][0] if here["gpu_names"] else ""))
+    return Machine(False, round(here["memory_gib"] * 2**30))
+
+
+def machines_elsewhere(launcher: LauncherConfig) -> bool:
+    try:
+        return machines(launcher) != ["localhost"]
+    except (OSError, ValueError):  # a hostfile that cannot be read is refused elsewhere
+        return True
+
+
+def gpu_memory(name: str) -> int | None:
+    """Bytes, as the product's name tells."""
+    if told := re.search(r"(\d+) ?GB", name):
+        return int(told.group(1)) * 2**30
+    return next((gib * 2**30 for product, gib in GPU_GIB.items() if product in name), None)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A sealed result, as far as it tells about time."""
+
+    where: tuple[Any, ...]
+    work: float
+    seconds: float
+
+
+@dataclass
+class History:
+    """What the results of a store took."""
+
+    done: dict[str, list[Done]]  # by kind
+
+    @classmethod
+    def of_store(cls, store: Path) -> History:
+        return cls(_read(store, store.stat().st_mtime_ns)) if store.is_dir() else cls({})
+
+    def seconds(self, planned: PlannedStage) -> float | None:
+        work = amount(planned)
+        here = hardware()
+        where = place(here, planned.ranks, planned.threads, planned.cfg.engine.kind)
+        known = [one for one in self.done.get(planned.kind, []) if one.where == where]
+        if not known or not work:
+            return None
+        nearest = min(known, key=lambda one: abs(math.log(one.work / work)))
+        return nearest.seconds * work / nearest.work
+
+
+@functools.cache
+def _read(store: Path, changed: int) -> dict[str, list[Done]]:
+    """Once per state of a store: a sweep plans hundreds of jobs."""
+    found: dict[str, list[Done]] = {}
+    for entry, work in _recorded(store).items():
+        try:
+            manifest = json.loads((store / entry / MANIFEST).read_text())
+        except (FileNotFoundError, ValueError):
+            continue  # collected since, or never sealed
+        where = place(manifest["hardware"], manifest["ranks"], manifest["threads"], manifest["engine"]["kind"])
+        if manifest["seconds"] > 0:
+            found.setdefault(manifest["kind"], []).append(Done(where, work, manifest["seconds"]))
+    return found
+
+
+def _recorded(store: Path) -> dict[str, float]:
+    """Entry of the store -> the work that its plan gave it."""
+    try:
+        lines = (store / WORK).read_text().splitlines()
+        return {record["entry"]: record["work"] for record in map(json.loads, lines)}
+    except (FileNotFoundError, ValueError):
+        return {}  # a memo: without it times are not known
+
+
+def record_work(store: Path, planned: PlannedStage) -> None:
+    """Remember how much work a result was. One line, so that runs side by side do not disturb each other."""
+    if work := amount(planned):
+        line = {"entry": entry_path(store, planned.kind, planned.fingerprint).name, "work": work}
+        with (store / WORK).open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def place(machine: dict[str, Any], ranks: int, threads: int, engine: str) -> tuple[Any, ...]:
+    """What time depends on beside the work."""
+    return machine["cpu"], tuple(machine["gpu_names"]), ranks, threads, engine
+
+
+def estimate(planned: PlannedStage, machine: Machine, history: History) -> None:
+    """Fill in `costs` and `seconds`."""
+    if planned.outline.work is not None:
+        planned.costs = costs(
+            planned.outline.work, planned.cfg.engine, max(1, planned.ranks), machine.gpu, machine.memory
+        )
+    planned.seconds = history.seconds(planned)
+
+
+def amount(planned: PlannedStage) -> float | None:
+    """Operations of its models, or the rows that it writes."""
+    if planned.outline.work is not None:
+        return planned.costs.work
+    return float(sum(map(_rows, planned.outline.outputs.values()))) or None
+
+
+def _rows(facts: dict[str, Any]) -> int:
+    splits = [*facts.get("suites", {}).values(), facts.get("pairs", {})]
+    return facts.get("rows", 0) + sum(sum(sizes.values()) for sizes in splits)
+
+
+def planned_costs(planned: PlannedStage) -> dict[str, Any]:
+    """For plan.json: bytes, operations (rows, where no model is at work), seconds."""
+    found: Costs = planned.costs
+    return {
+        "memory": found.memory,
+        "moment": found.moment,
+        "disk": found.disk,
+        "disk_running": found.disk_running,
+        "work": amount(planned),
+        "seconds": planned.seconds,
+    }
+
+
+def room_warnings(plan: Plan, machine: Machine, launcher: LauncherConfig) -> list[str]:
+    """Stages to run that need more memory than there is, and results for which the disk has no room; and where costs
+    are told for another machine than this one."""
+    coming = [stage for stage in plan.stages if stage.wanted and not stage.cached]
+    notes = memory_warnings(coming, machine)
+    if launcher.gpu_memory_gib and launcher.kind in ("local", "inline") and not hardware()["gpus"]:
+        notes.append(
+            f"costs are those on GPUs of {launcher.gpu_memory_gib:g} GiB (launcher.gpu_memory_gib), here is none"
+        )
+    folder = next(path for path in (plan.store.absolute(), *plan.store.absolute().parents) if path.exists())
+    free = shutil.disk_usage(folder).free
+    needed = sum(stage.costs.disk or 0 for stage in coming)
+    needed += max(((stage.costs.disk_running or 0) - (stage.costs.disk or 0) for stage in coming), default=0)
+    if needed > free:
+        notes.append(f"output_dir: results and checkpoints take about {gib(needed)}, {folder} has {gib(free)} left")
+    return notes
+
+
+def memory_warnings(stages: list[PlannedStage], machine: Machine) -> list[str]:
+    """Stages of which the same is to be said share a line."""
+    told: dict[str, list[str]] = {}
+    for stage in stages:
+        if warning := _too_large(stage, machine):
+            told.setdefault(warning, []).append(stage.name)
+    return [f"{', '.join(names)}: {warning}" for warning, names in told.items()]
+
+
+def _too_large(stage: PlannedStage, machine: Machine) -> str:
+    peak, room = stage.costs.peak, machine.memory
+    if peak is None or room is None or stage.costs.memory is None:
+        return ""
+    needed = peak if machine.gpu else stage.ranks * (peak + CPU_IMPORTS)
+    if needed <= (USABLE * room if machine.gpu else room):
+        return ""
+    parts = sorted(stage.costs.memory.items(), key=lambda part: -part[1])
+    told = ", ".join(f"{name} {gib(size)}" for name, size in parts[:3])
+    whose = "a GPU" if machine.gpu else "the machine" + (f" of {stage.ranks} ranks" if stage.ranks > 1 else "")
+    remedy = remedies(stage, parts[0][0])
+    return f"about {gib(peak)} a rank while {stage.costs.moment} ({told}), {whose} has {gib(room)}: {remedy}"
+
+
+def remedies(stage: PlannedStage, largest: str) -> str:
+    """The knobs that act on what takes most."""
+    key, cfg = "stages.NAME", stage.cfg
+    if stage.costs.moment == "sampling" and largest in ("cache", "logits"):
+        return "lower evaluation.max_response_tokens" if stage.evaluates else f"lower {key}.max_response_tokens"
+    if largest in ("activations", "logits"):
+        knobs = [f"lower {key}.tokens_per_microbatch (the result stays the same)"]
+        if not cfg.engine.gradient_checkpointing:
+            knobs.append(f"{key}.engine.gradient_checkpointing=true")
+        return ", or ".join(knobs)
+    if getattr(cfg, "lora", None) is None:
+        return "choose a smaller model, or a machine with more memory"
+    if cfg.engine.zero_stage < 3:
+        return f"engine=zero3 with more ranks (launcher.num_ranks), or {key}.lora.rank=16"
+    return f"more ranks (launcher.num_ranks), engine=zero3_offload, or {key}.lora.rank=16"
+
+
+def gib(size: float) -> str:
+    return f"{size / 2**30:.3g} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

@@ -1,0 +1,175 @@
+"""Costs of a plan: the formulas' golden numbers, what a dry run shows of them, and when it warns."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipeline import costs, estimates
+from pipeline.artifacts import Held, Work, parameter_count
+from pipeline.compose import CONF, compose
+from pipeline.config import EngineConfig, LauncherConfig, RunConfig
+from pipeline.plan import make_plan
+from pipeline.plan_types import Plan
+from pipeline.provenance import hardware
+from pipeline.table import plan_table
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = sorted(path.stem for path in (CONF / "pipeline").glob("*.yaml"))
+TINY = {"layers": 3, "hidden_size": 128, "heads": 4, "kv_heads": 2, "head_dim": 32, "intermediate_size": 256}
+TINY |= {"vocab_size": 264}
+
+
+def facts(model: str) -> dict:
+    return yaml.safe_load((CONF / f"model/{model}.yaml").read_text())["facts"]
+
+
+@cache
+def composed(*overrides: str) -> RunConfig:
+    return compose(list(overrides))
+
+
+def planned(folder: Path, *overrides: str) -> Plan:
+    cfg = copy.deepcopy(composed(*overrides))
+    cfg.output_dir = str(folder)
+    return make_plan(cfg)
+
+
+def test_qwen3_has_as_many_parameters_as_published():
+    assert parameter_count(facts("qwen3_8b"), tied=False) == facts("qwen3_8b")["parameters"] == 8_190_735_360
+    assert parameter_count(facts("qwen3_0_6b")) == facts("qwen3_0_6b")["parameters"] == 596_049_920
+    assert costs.is_tied(facts("qwen3_0_6b")) and not costs.is_tied(facts("qwen3_8b"))
+    critic = Held("critic", facts("qwen3_8b"), is_body=True)
+    assert costs.parameters(critic) == 8_190_735_360 - 151_936 * 4096  # without the head
+
+
+@pytest.mark.parametrize(("stage", "gigabytes"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.9)])
+def test_states_by_zero_stage(stage: int, gigabytes: float):
+    """arXiv:1910.02054, figure 1: 7.5e9 parameters on 64 ranks, mixed precision."""
+    assert sum(costs.states(7.5e9, stage, ranks=64)) / 1e9 == pytest.approx(gigabytes, abs=0.05)
+
+
+def test_optimizer_bytes_of_our_engines():
+    """float32 in plain torch: 4 + 8 a parameter; ZeRO keeps a master of its own part, 12 / ranks; bfloat16 2 + 12."""
+    count = parameter_count(TINY)
+    work = Work(held=(Held("policy", TINY, trained=True),), steps=1)
+
+    def held(engine: EngineConfig, ranks: int, gpu: bool = False) -> tuple[float, float]:
+        parts = costs.held_bytes(work, engine, ranks, 2 if gpu else 4, gpu)
+        return parts["weights"] / count, parts["optimizer"] / count
+
+    assert held(EngineConfig(), 1) == (4, 8)
+    assert held(EngineConfig(), 1, gpu=True) == (2, 12)
+    assert held(EngineConfig("deepspeed", 1), 4) == (4, 3)
+    assert held(EngineConfig("deepspeed", 3), 4) == (1, 3)
+    assert held(EngineConfig("deepspeed", 3, offload=True), 4, gpu=True) == (0, 0)
+
+
+def test_cache_and_logits():
+    qwen = facts("qwen3_8b")
+    assert costs.cache_bytes(qwen, size=2) == 147_456
+    policy = Held("policy", qwen, trained=True)
+    work = Work(
+        held=(policy,), steps=1, sequences=8, length=1024, scored=1024, tokens_per_microbatch=4096,
+        logits_at_once=2**40, logit_bytes=4,
+    )  # fmt: skip
+    head = 4 * 151_936 * 4096
+
+    def logits(of: Work) -> float:
+        return costs.updating(of, policy, EngineConfig(), 1, 2, gpu=True)["logits"] - head
+
+    assert logits(work) == 4 * 1024 * 151_936 * 4 == 2_489_319_424
+    assert 2**27 - 4 * 151_936 < logits(dataclasses.replace(work, logits_at_once=2**25)) <= 2**27  # one chunk of it
+
+
+def test_adapters_are_counted_by_rank():
+    policy = Held("policy", TINY, trained=True, adapter_rank=8, adapter_modules=("q_proj", "v_proj"))
+    assert costs.trained_parameters(policy) == 3 * 8 * ((128 + 128) + (128 + 64))
+
+
+def test_micro_batches_are_cut_as_they_will_be():
+    work = Work(sequences=32, length=192, tokens_per_microbatch=1024)
+    assert costs.rows_of_microbatch(work, work.sequences, ranks=1) == (5, 32)
+    assert costs.rows_of_microbatch(work, work.sequences, ranks=16) == (2, 2)
+    assert costs.rows_of_microbatch(dataclasses.replace(work, length=2000), 32, 1) == (1, 32)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("model", ["tiny", "qwen3_0_6b"])
+def test_a_dry_run_of_every_recipe_shows_costs(tmp_path: Path, recipe: str, model: str):
+    plan = planned(tmp_path, f"pipeline={recipe}", f"model={model}")
+    for stage in plan.stages:
+        has_model = stage.kind not in ("problems", "preferences", "mode_data")
+        assert (stage.outline.work is not None) == (stage.costs.peak is not None) == has_model, stage.name
+        if has_model:
+            assert stage.costs.work or stage.outline.steps == 0, stage.name  # a pretrained base is only taken
+            assert stage.costs.disk is not None
+    table = plan_table(plan, "full")
+    assert "memory a rank while" in table and f"{len(plan.stages)} of unknown time" in table
+
+
+@pytest.mark.parametrize(
+    ("recipe", "experiment"),
+    [(f"qwen3_{name}", f"qwen3_{size}_{name}") for name in ("style", "small") for size in ("0_6b", "8b")],
+)
+def test_experiments_on_real_models_fit_the_gpus_that_they_name(tmp_path: Path, recipe: str, experiment: str):
+    plan = planned(tmp_path, f"pipeline={recipe}", f"experiment={experiment}")
+    assert not [note for note in plan.warnings if "a rank while" in note]
+    assert any(note.startswith("costs are those on GPUs of ") for note in plan.warnings) == (hardware()["gpus"] == 0)
+    room = composed(f"pipeline={recipe}", f"experiment={experiment}").launcher.gpu_memory_gib * 2**30
+    peaks = [stage.costs.peak or 0 for stage in plan.stages if stage.outline.work]
+    assert room / 4 < max(peaks) < room
+
+
+def test_what_does_not_fit_names_the_knobs_that_help(tmp_path: Path):
+    setting = ["pipeline=qwen3_style", "experiment=qwen3_8b_style"]
+
+    def told(*overrides: str) -> str:
+        notes = planned(tmp_path, *setting, *overrides).warnings
+        return "\n".join(note for note in notes if "a rank while" in note)
+
+    warned = told("engine=zero3")
+    assert "reasoning_rl" in warned and "tokens_per_microbatch" in warned and "gradient_checkpointing=true" in warned
+    trained = [stage.name for stage in planned(tmp_path, *setting).stages if stage.outline.steps]
+    assert told("engine=zero3", *(f"stages.{name}.tokens_per_microbatch=4096" for name in trained)) == ""
+    assert "zero3_offload" in told("launcher.num_ranks=1")
+
+
+def test_the_disk_must_hold_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(estimates.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 2**20}))
+    (note,) = planned(tmp_path).warnings
+    assert note.startswith("output_dir: results and checkpoints take about ") and note.endswith("has 1 MiB left")
+
+
+def test_which_machine_a_plan_is_for(monkeypatch: pytest.MonkeyPatch):
+    here = {"gpus": 0, "gpu_names": [], "memory_gib": 24.0, "cores": 2}
+    monkeypatch.setattr(estimates, "hardware", lambda: here)
+    assert estimates.machine_of(LauncherConfig()) == estimates.Machine(False, 24 * 2**30)
+    assert estimates.machine_of(LauncherConfig("slurm")) == estimates.Machine(True, None)
+    assert estimates.machine_of(LauncherConfig("slurm", gpu_memory_gib=80)) == estimates.Machine(True, 80 * 2**30)
+    here |= {"gpus": 1, "gpu_names": ["NVIDIA A100-SXM4-40GB"]}
+    assert estimates.machine_of(LauncherConfig()) == estimates.Machine(True, 40 * 2**30)
+    assert estimates.gpu_memory("NVIDIA H200") == 141 * 2**30 and estimates.gpu_memory("of the future") is None
+
+
+def test_time_is_unknown_until_a_stage_of_the_kind_has_run(tmp_path: Path):
+    base = ["experiment=smoke", "launcher.threads=1"]
+    assert planned(tmp_path, *base).stage("problems").seconds is None
+    command = [sys.executable, "run.py", *base, f"output_dir={tmp_path}", "until=problems"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    cached = planned(tmp_path, *base)
+    assert "18 stages, 1 cached" in plan_table(cached) and cached.stage("problems").cached
+    another = planned(tmp_path, *base, "data.seed=1")
+    assert f" ~{another.stage('problems').seconds:.1f}s\n" in plan_table(another)
+    assert another.stage("base").seconds is None
+    one, more = another.stage("problems"), planned(tmp_path, *base, "data.train_problems=1024").stage("problems")
+    grown = estimates.amount(more) / estimates.amount(one)
+    assert grown > 1.3 and more.seconds == pytest.approx(one.seconds * grown)
+    assert planned(tmp_path, "experiment=smoke", "launcher.threads=2", "data.seed=1").stage("problems").seconds is None
