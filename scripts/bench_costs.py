@@ -56,8 +56,9 @@ CASES = {
     "fit_rl_wide": Case("rl", model=WIDE, stage=RL),
     "fit_ppo": Case("ppo", model=SMALL, stage=RL),
     "fit_ppo_wide": Case("ppo", model=WIDE, stage=RL),
-    "sft_qwen_vocabulary": Case("sft", QWEN, SMALL, SFT),
     "fit_sft_long": Case("sft", model=SMALL, stage=SFT | {"max_tokens": 768}),
+    "fit_rl_large_batch": Case("rl", model=SMALL, stage=RL | {"prompts_per_step": 32, "G": 8}),
+    "sft_qwen_vocabulary": Case("sft", QWEN, SMALL, SFT),
     "sft_large_batch": Case("sft", model=SMALL, stage=SFT | {"examples_per_step": 128}),
     "sft_large_microbatch": Case(
         "sft", model=SMALL, stage=SFT | {"examples_per_step": 256, "tokens_per_microbatch": 32768}
@@ -65,11 +66,10 @@ CASES = {
     "sft_deep": Case("sft", model=SMALL | {"layers": 12}, stage=SFT | {"tokens_per_microbatch": 2048}),
     "ppo_large_batch": Case("ppo", model=SMALL, stage=RL | {"prompts_per_step": 32}),
     "sft_small_microbatch": Case("sft", model=WIDE, stage=SFT | {"tokens_per_microbatch": 1024}),
-    "rl_qwen_vocabulary": Case("rl", QWEN, SMALL, RL | {"max_response_tokens": 48}),
+    "rl_qwen_vocabulary": Case("rl", QWEN, SMALL, RL),
     "rl_long": Case("rl", model=SMALL, stage=RL | {"max_response_tokens": 384}),
     "rl_long_wide": Case("rl", model=WIDE, stage=RL | {"max_response_tokens": 384}),
-    "fit_rl_large_batch": Case("rl", model=SMALL, stage=RL | {"prompts_per_step": 32, "G": 8}),
-    "ppo_qwen_vocabulary": Case("ppo", QWEN, SMALL, RL | {"max_response_tokens": 48}),
+    "ppo_qwen_vocabulary": Case("ppo", QWEN, SMALL, RL),
     "ppo_long": Case("ppo", model=SMALL, stage=RL | {"max_response_tokens": 384}),
 }
 
