@@ -153,11 +153,21 @@ def _made(run: RunView, ways: list[Way]) -> str:
     }
     parts = []
     for name in sorted(names & run.by_name.keys()):
-        chain = _chain(run, run.by_name[name])
-        seconds = sum(stage.computed_seconds for stage in chain)
-        made = ", ".join(text(stage.name) for stage in chain)
+        upstream = _upstream(run, run.by_name[name])
+        seconds = sum(stage.computed_seconds for stage in upstream)
+        made = ", ".join(text(stage.name) for stage in upstream)
         parts.append(f"<p>The teacher {text(name)} took <b>{duration(seconds)}</b> to make ({made}).</p>")
     return "".join(parts)
+
+
+def _upstream(run: RunView, stage: StageView) -> list[StageView]:
+    """The stage and all that it rests on, data and reward models too, in the order of the run."""
+    found, left = {stage.name}, [stage]
+    while left:
+        before = {source.stage for source in left.pop().sources} & run.by_name.keys() - found
+        found |= before
+        left += [run.by_name[name] for name in before]
+    return [one for one in run.main_stages if one.name in found]
 
 
 def _stored(ways: list[Way]) -> str:

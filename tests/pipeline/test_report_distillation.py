@@ -14,7 +14,8 @@ MODEL = {"outputs": {"model": {"kind": "model"}}}
 # stage: kind, inputs, seconds, metrics, right answers of four (None: not evaluated)
 STAGES = {
     "base": ("base_model", {}, 100.0, {}, None),
-    "teacher": ("rl", {"policy": "base.model"}, 50.0, {}, None),
+    "judge": ("reward_model", {"policy": "base.model"}, 20.0, {}, None),
+    "teacher": ("rl", {"policy": "base.model", "reward_model": "judge.model"}, 50.0, {}, None),
     "sampling": ("sample", {"policy": "teacher.model"}, 7.0, {"sampled/tokens": 4000.0}, None),
     "logits": ("teacher_logits", {"teacher": "teacher.model", "data": "sampling.kept"}, 3.0,
                {"teacher/total_tokens": 900.0, "logits/bytes": 1.5 * 2**20, "logits/share_of_full": 0.25,
@@ -82,7 +83,7 @@ def test_every_way_is_compared_with_rl_alone(told):
     (line,) = [item for item in told.split("<li>") if item.startswith("own:")]
     assert "pass@1 <b>+25.0</b>" in line and "pass@2 <b>+50.0</b>" in line
     assert "0.50× the time, 0.73× with the teacher" in line
-    assert "The teacher teacher took <b>2 min 30 s</b> to make (base, teacher)." in told
+    assert "The teacher teacher took <b>2 min 50 s</b> to make (base, judge, teacher)." in told
 
 
 def test_exposure_bias_is_told(told):
