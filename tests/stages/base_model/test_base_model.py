@@ -18,6 +18,7 @@ from stages.parts.data.config import DataConfig
 from stages.parts.data.problems import save_problems
 from stages.parts.data.sources import build_suite
 from stages.parts.data.splits import normalise
+from stages.parts.data.tokenizer import NAME
 
 TINY = {"hidden_size": 16, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "intermediate_size": 16}
 
@@ -55,7 +56,8 @@ def test_scratch_is_as_planned_and_loads_anywhere(tmp_path, problems):
     metrics = run(cfg, {"problems": problems}, context)
     assert metrics["train/steps"] == 4 and metrics["train/total_tokens"] > 0
     plan = outline(cfg, {"problems": problems.facts})
-    assert context.facts["model"] == plan.outputs["model"]
+    # The name of the tokenizer is the plan's alone: a folder shows its hash.
+    assert context.facts["model"] | {"tokenizer": NAME} == plan.outputs["model"]
     folder = tmp_path / "a" / "model"
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert model.num_parameters() == plan.parameters
