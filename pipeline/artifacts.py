@@ -35,9 +35,17 @@ FILES = {
 }
 
 # Of a model's folder: the files that are read as JSON objects, those of which one makes a tokenizer, those with weights
-MODEL_JSON = ("config.json", "adapter_config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+INDEX = "model.safetensors.index.json"
+MODEL_JSON = (
+    "config.json",
+    "adapter_config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    INDEX,
+)
 TOKENIZERS = ("tokenizer*", "vocab.*", "*.model")
-WEIGHTS = ("*.safetensors", "*.bin")
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
 SAVED = "name a folder that save_pretrained wrote"
 
 # Facts of a `model` output that a later stage must agree with (design: the hand-off is the subject).
@@ -182,7 +190,7 @@ def model_folder_fault(path: Path) -> Fault | None:
         return fault
     if (path / "adapter_config.json").exists():
         base = adapter_base(path)
-        if base is None:
+        if not isinstance(base, str):
             return Fault("", f"'{path}' is an adapter that names no base", "add base_model_name_or_path to its config")
         if not Path(base).exists() and (Path(base).is_absolute() or base.count("/") != 1):
             problem = f"'{path}' is an adapter without its base: there is no '{base}'"
@@ -194,23 +202,28 @@ def model_folder_fault(path: Path) -> Fault | None:
         return Fault("", f"'{path}' has no tokenizer", "save the model's tokenizer there too, with save_pretrained")
     if not _holds(path, WEIGHTS):
         return Fault("", f"'{path}' has no weights ({' or '.join(WEIGHTS)})", SAVED)
-    for file in path.glob("*.safetensors"):
+    for file in _shards(path) | set(path.glob("*.safetensors")):
         if not _has_header(file):
             remedy = "fetch its content (git lfs pull where it is a pointer), or copy the folder again"
             return Fault("", f"'{file}' is no safetensors file", remedy)
     return None
 
 
+def _shards(path: Path) -> set[Path]:
+    """The files that the index of a large model names; one that did not arrive is found missing."""
+    index = path / INDEX
+    named = json.loads(index.read_bytes()).get("weight_map", {}) if index.exists() else {}
+    return {path / str(name) for name in named.values()}
+
+
 def _has_header(file: Path) -> bool:
     """Whether a safetensors file begins as one: eight bytes of length, then JSON."""
-    with file.open("rb") as opened:
-        size = int.from_bytes(opened.read(8), "little")
-        if size > file.stat().st_size - 8:
-            return False
-        try:
-            return isinstance(json.loads(opened.read(size)), dict)
-        except ValueError:
-            return False
+    try:
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+            return size <= file.stat().st_size - 8 and isinstance(json.loads(opened.read(size)), dict)
+    except (OSError, ValueError):  # a link to nowhere, a folder
+        return False
 
 
 def _broken_json(path: Path) -> Fault | None:

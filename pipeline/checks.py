@@ -28,7 +28,7 @@ def as_written(name: str, stage: StageConfig, fault: Fault, cfg: RunConfig) -> F
     if name.endswith(EVAL):
         return dataclasses.replace(fault, key=f"evaluation.{fault.key}", remedy=remedy)
     for knob, key in ROOT_KNOBS.items():
-        if fault.key == key and _value(stage, key) == getattr(cfg, knob):
+        if fault.key == key and str(_value(stage, key)) == str(getattr(cfg, knob)):  # nan is not even itself
             return dataclasses.replace(fault, key=knob, remedy=remedy)  # told once, not once a stage that reads it
     field, _, rest = fault.key.partition(".")
     value = getattr(stage, field, None)

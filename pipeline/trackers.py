@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Protocol
 from urllib.parse import urlsplit
 
 from pipeline.config import TrackerConfig
+from pipeline.report.load import read_rows
 from pipeline.store import LINEAGE, MANIFEST
 
 MOST_SAMPLES = 200  # rows of a table
@@ -218,8 +219,7 @@ class WandbTracker:
 
     def _samples(self, job: WandbJob, folder: Path) -> None:
         """The responses that the stage showed, as a table; the latest ones of many."""
-        file = folder / "samples.jsonl"
-        rows = [json.loads(line) for line in file.read_text().splitlines()][-MOST_SAMPLES:] if file.exists() else []
+        rows = list(read_rows(folder / "samples.jsonl"))[-MOST_SAMPLES:]
         names = list(dict.fromkeys(name for row in rows for name in row))
         if rows:
             cells = [[_cell(row.get(name)) for name in names] for row in rows]

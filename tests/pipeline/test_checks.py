@@ -204,7 +204,12 @@ def test_student_and_teacher_of_different_tokenizers(tmp_path: Path) -> None:
         ("config.json", "{", "config.json' is not a JSON object -> mend it"),
         ("tokenizer.json", "[]", "tokenizer.json' is not a JSON object -> mend it"),
         ("tokenizer.json", None, "has no tokenizer -> save the model's tokenizer there too"),
-        ("model.safetensors", None, "has no weights (*.safetensors or *.bin) -> name a folder that save_pretrained"),
+        (
+            "model.safetensors.index.json",
+            '{"weight_map": {"a": "b.safetensors"}}',
+            "b.safetensors' is no safetensors file",
+        ),
+        ("model.safetensors", None, "has no weights (*.safetensors or "),
         ("model.safetensors", "version https://git-lfs.github.com", "is no safetensors file -> fetch its content"),
         ("config.json", None, "has no config.json -> name a folder that save_pretrained"),
     ],
@@ -226,6 +231,23 @@ def test_a_root_knob_is_told_once(cfg: RunConfig) -> None:
     assert refusal(compose(["experiment=smoke", "beta=-1"])) == ["beta: is -1.0 -> write 0 or more"]
     own = refusal(compose(["experiment=smoke", "stages.general_rl.algorithm.beta=-1"]))
     assert own == ["stages.general_rl.algorithm.beta: is -1.0 -> write 0 or more"]
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("stages.reasoning_rl.top_k=-5", "stages.reasoning_rl.top_k: is -5 -> write 0 (off)"),
+        ("stages.reasoning_rl.suites.reasoning=nan", "stages.reasoning_rl.suites: is {'reasoning': nan}"),
+        ("stages.cold_start.lora={rank: 4, target_modules: []}", "stages.cold_start.lora.target_modules: is empty"),
+        ("stages.cold_start.lora.rank=-1", "stages.cold_start.lora.rank: is -1"),
+        ("stages.cold_start.lora.alpha=nan", "stages.cold_start.lora.alpha: is nan"),
+        ("stages.cold_start.lora.dropout=1", "stages.cold_start.lora.dropout: is 1.0"),
+        ("beta=nan", "beta: is nan"),
+    ],
+)
+def test_values_out_of_range(override: str, told: str) -> None:
+    (line,) = refusal(compose(["experiment=smoke", override]))
+    assert line.startswith(told)
 
 
 def test_gates_that_decide_nothing(cfg: RunConfig) -> None:

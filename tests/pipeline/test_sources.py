@@ -64,6 +64,8 @@ def test_an_adapter_needs_its_base(cfg: RunConfig, tmp_path: Path) -> None:
     make_plan(cfg)
     write_json(tmp_path / "adapter" / "adapter_config.json", {})
     assert "is an adapter that names no base" in refusal(cfg)[0]
+    write_json(tmp_path / "adapter" / "adapter_config.json", {"base_model_name_or_path": 5})
+    assert "is an adapter that names no base" in refusal(cfg)[0]
 
 
 def test_a_folder_without_a_dataset(cfg: RunConfig, tmp_path: Path) -> None:

@@ -133,6 +133,8 @@ def test_wandb_offline_interrupted_and_resumed(no_key, tmp_path):
     work.rename(tmp_path / "sealed")
     append(tmp_path / "sealed" / "metrics.jsonl", {"step": 4, "reward/mean": 1.0})
     append(tmp_path / "sealed" / "samples.jsonl", {"response": "4", "parts": {"format": 1.0}}, {"response": None})
+    with (tmp_path / "sealed" / "samples.jsonl").open("a") as file:
+        file.write('{"response": "half wri')
     tracker.stage_finished("reasoning_rl", "resumed", {"reward/mean": 1.0}, tmp_path / "sealed")
     tracker.stage_finished("base", "cached", {}, tmp_path / "sealed")
     tracker.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +45,9 @@ class ExperienceConfig(TrainedStageConfig):
         for key in (*counts, "monitor_every_steps", "monitor_problems", "monitor_samples"):
             if getattr(self, key) < 1:
                 faults.append(Fault(key, f"is {getattr(self, key)}", "write 1 or more"))
-        if not self.suites or any(share <= 0 for share in self.suites.values()):
+        if self.top_k < 0:
+            faults.append(Fault("top_k", f"is {self.top_k}", "write 0 (off) or a positive number"))
+        if not self.suites or not all(0 < share < math.inf for share in self.suites.values()):
             faults.append(Fault("suites", f"is {self.suites}", "give every suite a positive share, {reasoning: 1.0}"))
         if not 0 < self.top_p <= 1:
             faults.append(Fault("top_p", f"is {self.top_p}", "write a share in (0, 1]"))

@@ -58,6 +58,18 @@ class LoRAConfig:
     target_modules: list[str] = field(default_factory=lambda: ["q_proj", "k_proj", "v_proj", "o_proj"])
     merge: bool = True  # the output is merged weights; false: an adapter beside its base
 
+    def faults(self) -> list[Fault]:
+        faults = []
+        if self.rank < 0:
+            faults.append(Fault("rank", f"is {self.rank}", "write 0 (all parameters) or a positive rank"))
+        if not (self.alpha > 0 and math.isfinite(self.alpha)):
+            faults.append(Fault("alpha", f"is {self.alpha}", "write a positive number, 32"))
+        if not 0 <= self.dropout < 1:
+            faults.append(Fault("dropout", f"is {self.dropout}", "write a share from 0 to below 1"))
+        if self.rank and not self.target_modules:
+            faults.append(Fault("target_modules", "is empty: there is nothing to adapt", "write [q_proj,v_proj]"))
+        return faults
+
 
 @dataclass
 class TrainedStageConfig(StageConfig):
@@ -86,12 +98,10 @@ class TrainedStageConfig(StageConfig):
             faults.append(
                 Fault("tokens_per_microbatch", f"is {self.tokens_per_microbatch}", "write a positive number, 16384")
             )
-        if self.lora.rank < 0:
-            faults.append(Fault("lora.rank", f"is {self.lora.rank}", "write 0 (all parameters) or a positive rank"))
         if self.dtype not in ("auto", "float32", "bfloat16"):
             faults.append(Fault("dtype", f"'{self.dtype}' is unknown", "write auto, float32 or bfloat16"))
-        for fault in self.optimizer.faults():
-            faults.append(Fault(f"optimizer.{fault.key}", fault.problem, fault.remedy))
+        for name, part in (("optimizer", self.optimizer), ("lora", self.lora)):
+            faults += [Fault(f"{name}.{fault.key}", fault.problem, fault.remedy) for fault in part.faults()]
         return faults
 
 
