@@ -89,7 +89,7 @@ class History:
         here = hardware()
         where = place(here, planned.ranks, planned.threads, planned.cfg.engine.kind)
         known = [one for one in self.done.get(planned.kind, []) if one.where == where]
-        if not known or not work:
+        if not known or work is None or work <= 0:
             return None
         nearest = min(known, key=lambda one: abs(math.log(one.work / work)))
         return nearest.seconds * work / nearest.work
@@ -132,8 +132,15 @@ def place(machine: dict[str, Any], ranks: int, threads: int, engine: str) -> tup
     return machine["cpu"], tuple(machine["gpu_names"]), ranks, threads, engine
 
 
+def add_costs(plan: Plan, launcher: LauncherConfig) -> None:
+    """Fill in the stages' `costs` and `seconds`, and warn where there is no room for them. The plan has no faults."""
+    machine, history = machine_of(launcher), History.of_store(plan.store)
+    for stage in plan.stages:
+        estimate(stage, machine, history)
+    plan.warnings += room_warnings(plan, machine, launcher)
+
+
 def estimate(planned: PlannedStage, machine: Machine, history: History) -> None:
-    """Fill in `costs` and `seconds`."""
     if planned.outline.work is not None:
         planned.costs = costs(
             planned.outline.work, planned.cfg.engine, max(1, planned.ranks), machine.gpu, machine.memory

@@ -5,6 +5,7 @@
     check     configs, facts, machine; all faults are reported at once                checks.py
     name      each stage by the fingerprint of its recipe                             fingerprint.py
     look up   what is sealed under that name, from today's inputs                     store.py
+    estimate  what each stage will take, where there are no faults                    estimates.py
 
 Nothing is computed, torch is not imported: a plan of ten stages takes milliseconds. Nothing is written but the commits
 of hub names and the digests of files, neither in a dry run.
@@ -23,7 +24,7 @@ from typing import Any
 from pipeline.artifacts import Fault, Outline
 from pipeline.checks import SHARED, as_written, config_faults, inert_knobs, machine_faults, run_faults, store_faults
 from pipeline.config import LauncherConfig, RunConfig, StageConfig
-from pipeline.estimates import History, estimate, machine_of, room_warnings
+from pipeline.estimates import add_costs
 from pipeline.fingerprint import fingerprint
 from pipeline.hub import Revisions, pin
 from pipeline.kinds import Kind, kinds
@@ -46,25 +47,24 @@ def make_plan(cfg: RunConfig, overrides: list[str] | None = None) -> Plan:
     wiring = wire(stages, digests, revisions)
     faults = [*run_faults(cfg, list(stages)), *not_pinned, *wiring.faults]
     before = {name: ancestors(name, wiring) for name in wiring.order}
-    parallel, machine, history = stages_side_by_side(cfg.launcher), machine_of(cfg.launcher), History.of_store(store)
+    parallel = stages_side_by_side(cfg.launcher)
     plan = Plan(cfg.name, cfg.pipeline, store, [], parallel, warnings=revisions.notes)
     faulty = {name: config_faults(name, stage, cfg) for name, stage in stages.items()}
     faults += [fault for found in faulty.values() for fault in found]
     for name in wiring.order:
         planned = _plan_stage(name, stages[name], wiring, plan, cfg, None if faulty[name] else digests)
         planned.threads = threads(name, planned.ranks, before, cfg.launcher, parallel)
-        estimate(planned, machine, history)
         faults += machine_faults(planned, cfg, plan.warnings)
         faults += store_faults(planned, plan.store)
         faults += [as_written(name, planned.cfg, fault, cfg) for fault in planned.outline.faults]
         plan.stages.append(planned)
     plan.warnings += inert_knobs(cfg, plan.stages, overrides or [])
     _mark_wanted(plan, cfg, before)
-    plan.warnings += room_warnings(plan, machine, cfg.launcher)
     if not faults:
         faults += _from_stage_faults(plan, cfg, before)
     if faults:
         raise Refused(list(dict.fromkeys(faults)))
+    add_costs(plan, cfg.launcher)  # only now: what is refused need not have any
     if not cfg.dry_run:
         digests.save()
     return plan

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -16,9 +18,11 @@ from pipeline import costs, estimates
 from pipeline.artifacts import Held, Work, parameter_count
 from pipeline.compose import CONF, compose
 from pipeline.config import EngineConfig, LauncherConfig, RunConfig
+from pipeline.messages import Refused
 from pipeline.plan import make_plan
 from pipeline.plan_types import Plan
 from pipeline.provenance import hardware
+from pipeline.store import MANIFEST
 from pipeline.table import plan_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -157,6 +161,52 @@ def test_which_machine_a_plan_is_for(monkeypatch: pytest.MonkeyPatch):
     here |= {"gpus": 1, "gpu_names": ["NVIDIA A100-SXM4-40GB"]}
     assert estimates.machine_of(LauncherConfig()) == estimates.Machine(True, 40 * 2**30)
     assert estimates.gpu_memory("NVIDIA H200") == 141 * 2**30 and estimates.gpu_memory("of the future") is None
+
+
+def remember(plan: Plan, seconds: float = 10.0) -> None:
+    """A store in which every stage of the plan has been before, under another fingerprint, on this machine."""
+    lines = []
+    for stage in plan.stages:
+        if work := estimates.amount(stage):
+            entry = plan.store / f"{stage.kind}-{stage.name}"
+            entry.mkdir(parents=True)
+            told = {"kind": stage.kind, "hardware": hardware(), "ranks": stage.ranks, "threads": stage.threads}
+            told |= {"engine": dataclasses.asdict(stage.cfg.engine), "seconds": seconds}
+            (entry / MANIFEST).write_text(json.dumps(told))
+            lines.append(json.dumps({"entry": entry.name, "work": work}) + "\n")
+    (plan.store / estimates.WORK).write_text("".join(lines))
+
+
+def whole_numbers(config: object) -> Iterator[tuple[object, str]]:
+    """(node, field) of every whole number in a configuration."""
+    for item in dataclasses.fields(config):  # type: ignore[arg-type]
+        value = getattr(config, item.name)
+        if dataclasses.is_dataclass(value):
+            yield from whole_numbers(value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            yield config, item.name
+
+
+@pytest.mark.parametrize("overrides", [(), ("stages.cold_start.source=few_shot",)])
+def test_numbers_that_mean_nothing_are_refused_or_planned(tmp_path: Path, overrides: tuple[str, ...]):
+    """Costs are divided by many of them. With and without results that times could be taken from."""
+    cfg = copy.deepcopy(composed("pipeline=r1_style", *overrides))
+    cfg.output_dir = str(tmp_path)
+    remember(make_plan(cfg))
+    one_of_each = {stage.kind: stage for stage in reversed(cfg.stages.values())}
+    tried, refused = 0, []
+    for node, name in [one for part in (cfg, *one_of_each.values()) for one in whole_numbers(part)]:
+        before = getattr(node, name)
+        for value in (0, -1):
+            setattr(node, name, value)
+            tried += 1
+            try:
+                make_plan(cfg)
+            except Refused as reason:
+                refused.append(str(reason))
+        setattr(node, name, before)
+    assert tried > 200 and len(refused) > tried / 2
+    make_plan(cfg)
 
 
 def test_time_is_unknown_until_a_stage_of_the_kind_has_run(tmp_path: Path):

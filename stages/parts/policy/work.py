@@ -1,6 +1,7 @@
 """What stages with a model say at plan time about the size of their work. Importable without torch.
 
 Numbers that other files of this folder and of rollouts/ go by are theirs: a plan and the code read the same constants.
+Configurations that are going to be refused come here too: nothing raises, and what comes out for them is never read.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def practising(cfg: ExperienceConfig, facts: dict[str, Any], problems: dict[str,
     rollouts = cfg.steps / max(1, cfg.updates_per_rollout * cfg.epochs_per_rollout)
     # Held-out problems: before the first rollout, at each interval, and at the end.
     asked = cfg.monitor_problems * len(problems.get("suites") or cfg.suites)
-    looks = 2 + cfg.steps // cfg.monitor_every_steps
+    looks = 2 + cfg.steps // max(1, cfg.monitor_every_steps)
     sampled = round(rollouts * rollout) + looks * asked * cfg.monitor_samples
     return replace(
         learning(cfg, facts, cfg.prompts_per_step * cfg.G, prompt + response),
@@ -142,7 +143,7 @@ def comparing(cfg: Any, student: dict[str, Any], teacher: dict[str, Any], proble
 
 def responses_at_once(problems: int, samples: int) -> int:
     """As `answer_problems` asks for them (stages/parts/rollouts/requests.py)."""
-    return min(problems, max(1, RESPONSES_PER_CALL // samples)) * samples
+    return min(problems, max(1, RESPONSES_PER_CALL // max(1, samples))) * samples
 
 
 def drawing_bytes(temperature: float, truncated: bool) -> int:
