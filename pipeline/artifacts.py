@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 ARTIFACT_KINDS = (
     "model",
@@ -64,6 +64,11 @@ MODEL_FACTS = (
 
 # What else a plan needs to know of a model, to tell what it costs (pipeline/costs.py): a decoder of the Llama family.
 MODEL_SHAPE = ("layers", "hidden_size", "heads", "kv_heads", "head_dim", "intermediate_size")
+COUNTS = (*MODEL_SHAPE, "parameters", "vocab_size", "context_length")  # facts that are whole numbers, 1 or more
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def parameter_count(facts: dict[str, Any], tied: bool = True) -> int:

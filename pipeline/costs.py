@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.artifacts import MODEL_SHAPE, Held, Work, parameter_count
+from pipeline.artifacts import MODEL_SHAPE, Held, Work, is_count, parameter_count
 from pipeline.config import EngineConfig
 
 MASTERS = 8  # bytes a parameter of Adam's two moments in float32; a float32 master of other weights is 4 more
@@ -73,7 +73,9 @@ def costs(work: Work, engine: EngineConfig, ranks: int, gpu: bool, gpu_memory: i
 
 
 def has_shape(facts: dict[str, Any]) -> bool:
-    return all(facts.get(name) for name in (*MODEL_SHAPE, "vocab_size"))
+    """What is there must be right: facts are read from files that others wrote."""
+    needed = (*MODEL_SHAPE, "vocab_size", *(["parameters"] if "parameters" in facts else []))
+    return all(is_count(facts.get(name)) for name in needed)
 
 
 def is_tied(facts: dict[str, Any]) -> bool:

@@ -11,9 +11,8 @@ import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeGuard
 
-from pipeline.artifacts import Fault
+from pipeline.artifacts import Fault, is_count
 from pipeline.config import LauncherConfig
 
 CONNECT_SECONDS = 1.0
@@ -34,14 +33,10 @@ def machines(cfg: LauncherConfig) -> list[str]:
     """All machines by name; one without a name of its own where the launcher stays here."""
     if cfg.kind == "slurm":
         nodes = cfg.options.get("nodes")
-        return ["node"] * (nodes if _is_count(nodes) else len(cfg.hosts) or 1)
+        return ["node"] * (nodes if is_count(nodes) else len(cfg.hosts) or 1)
     if cfg.kind == "deepspeed" and cfg.hostfile is not None:
         return list(read_hostfile(Path(cfg.hostfile)))
     return list(cfg.hosts) if cfg.kind in ("torchrun", "deepspeed") and cfg.hosts else ["localhost"]
-
-
-def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def used_machines(cfg: LauncherConfig, ranks: int) -> list[str]:
@@ -86,7 +81,7 @@ def host_faults(cfg: LauncherConfig) -> list[Fault]:
         remedy = "choose launcher=torchrun or launcher=deepspeed"
         return [Fault("launcher.hosts", f"launcher={cfg.kind} stays on this machine", remedy)]
     nodes = cfg.options.get("nodes")
-    if cfg.kind == "slurm" and nodes is not None and not _is_count(nodes):
+    if cfg.kind == "slurm" and nodes is not None and not is_count(nodes):
         return [Fault("launcher.options.nodes", f"is '{nodes}'", "write a whole number, 1 or more")]
     if cfg.kind not in ("torchrun", "deepspeed"):
         return []

@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import II, MISSING
 
 from pipeline.artifacts import (
+    COUNTS,
     MODEL_FACTS,
     MODEL_SHAPE,
     Fault,
@@ -17,6 +18,7 @@ from pipeline.artifacts import (
     Outline,
     Port,
     Work,
+    is_count,
     model_folder_fault,
     parameter_count,
 )
@@ -62,7 +64,11 @@ class ModelConfig:
         if self.source == "scratch":
             return _architecture_faults(self)
         if self.source == "pretrained":
-            return _pretrained_faults(self)
+            wrong = _wrong_facts(self.facts)
+            return _pretrained_faults(self) + [
+                Fault(f"facts.{name}", f"is {self.facts[name]!r}", f"write {what}, or leave it out")
+                for name, what in wrong.items()
+            ]
         return [Fault("source", f"'{self.source}' is unknown", "write scratch or pretrained")]
 
 
@@ -138,7 +144,8 @@ def pretrained_facts(model: ModelConfig) -> dict[str, Any]:
     folder = Path(model.name_or_path or "")
     if model.name_or_path and folder.exists() and model_folder_fault(folder) is None:
         return folder_facts(folder) | trust
-    declared = {name: value for name, value in model.facts.items() if name in (*MODEL_FACTS, *MODEL_SHAPE, "tokenizer")}
+    known = {*MODEL_FACTS, *MODEL_SHAPE, "tokenizer"} - _wrong_facts(model.facts).keys()
+    declared = {name: value for name, value in model.facts.items() if name in known}
     # Models of one family share a tokenizer under many names: a YAML may name the family's.
     return {"tokenizer": model.name_or_path} | declared | {"adapter": False} | trust
 
@@ -179,6 +186,15 @@ def _pretrained_faults(model: ModelConfig) -> list[Fault]:
     if read_template(folder) is None:
         return [Fault("name_or_path", f"the tokenizer in '{name}' has no chat template", "add a chat_template.jinja")]
     return []
+
+
+def _wrong_facts(facts: dict[str, Any]) -> dict[str, str]:
+    """Declared fact -> what it would have to be: a plan calculates with them."""
+    wrong = {name: "a whole number, 1 or more" for name in COUNTS if name in facts and not is_count(facts[name])}
+    tokens = facts.get("end_tokens", [])
+    if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+        wrong["end_tokens"] = "a list of token ids"
+    return wrong
 
 
 def _family_faults(families: list[str]) -> list[Fault]:

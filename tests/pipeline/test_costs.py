@@ -163,6 +163,53 @@ def test_which_machine_a_plan_is_for(monkeypatch: pytest.MonkeyPatch):
     assert estimates.gpu_memory("NVIDIA H200") == 141 * 2**30 and estimates.gpu_memory("of the future") is None
 
 
+def model_folder(folder: Path, **config: object) -> Path:
+    """A model as far as a plan reads it."""
+    sizes = {"num_hidden_layers": 3, "hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 256}
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(sizes | {"vocab_size": 264, "num_key_value_heads": 2} | config))
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    return folder
+
+
+WRONG_SIZES: list[dict[str, object]] = [
+    {"intermediate_size": [128, 128, 256]},
+    {"num_key_value_heads": [2, 2, 1]},
+    {"num_hidden_layers": "2"},
+    {"vocab_size": "1000"},
+    {"hidden_size": True},
+    {"hidden_size": 2, "head_dim": None},
+    {"max_position_embeddings": "long", "vocab_size": None},
+    {"text_config": [1], "vocab_size": 0},
+    {"text_config": {"vocab_size": 264}},
+]
+
+
+@pytest.mark.parametrize("config", WRONG_SIZES, ids=str)
+def test_costs_of_a_model_of_another_shape_are_unknown(tmp_path: Path, config: dict[str, object]):
+    """Its files were written by others: lists (a size for each layer), strings, nothing."""
+    chosen = [f"model.name_or_path={model_folder(tmp_path / 'model', **config)}", "model=hf"]
+    plan = planned(tmp_path / "out", "pipeline=r1_style", *chosen)
+    assert plan.stage("cold_start").costs == costs.NO_COSTS and plan.stage("cold_start").costs.peak is None
+
+
+def test_costs_of_a_model_folder_are_known(tmp_path: Path):
+    folder = model_folder(tmp_path / "model", text_config=[], eos_token_id=["a"])
+    plan = planned(tmp_path / "out", "pipeline=r1_style", f"model.name_or_path={folder}", "model=hf")
+    assert plan.stage("cold_start").costs.peak and plan.stage("base").outline.outputs["model"]["head_dim"] == 32
+
+
+@pytest.mark.parametrize(
+    ("fact", "written"),
+    [("vocab_size", "null"), ("parameters", "many"), ("layers", "[28]"), ("context_length", "-1"), ("end_tokens", "5")],
+)
+def test_declared_facts_of_a_wrong_type_are_refused(tmp_path: Path, fact: str, written: str):
+    with pytest.raises(Refused, match=rf"model\.facts\.{fact}: is .* -> write a (whole number|list)"):
+        planned(tmp_path, "pipeline=r1_style", "model=qwen3_0_6b", f"model.facts.{fact}={written}")
+
+
 def remember(plan: Plan, seconds: float = 10.0) -> None:
     """A store in which every stage of the plan has been before, under another fingerprint, on this machine."""
     lines = []

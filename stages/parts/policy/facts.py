@@ -10,6 +10,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from pipeline.artifacts import is_count
 from stages.parts.data.fingerprints import read_template, template_hash, tokenizer_hash
 from stages.parts.data.modes import expresses_modes
 
@@ -21,17 +22,19 @@ def model_facts(folder: Path) -> dict[str, Any]:
     facts: dict[str, Any] = {"adapter": (folder / "adapter_config.json").exists()}
     config = _json(folder / "config.json")
     if config:
-        text = config.get("text_config") or config
+        inner = config.get("text_config")
+        text = inner if isinstance(inner, dict) and inner else config
         names = {"vocab_size": "vocab_size", "max_position_embeddings": "context_length"}
-        facts |= {ours: text[theirs] for theirs, ours in names.items() if theirs in text} | shape(text)
+        facts |= {ours: text[theirs] for theirs, ours in names.items() if is_count(text.get(theirs))} | shape(text)
     hashes = {"tokenizer_hash": tokenizer_hash(folder), "template_hash": template_hash(folder)}
     facts |= {name: value for name, value in hashes.items() if value is not None}
     template = read_template(folder)
     if template is not None:
         facts["thinking_modes"] = expresses_modes(template)
     end = _json(folder / "generation_config.json").get("eos_token_id", config.get("eos_token_id"))
-    if end is not None:
-        facts["end_tokens"] = sorted(set(end)) if isinstance(end, list) else [end]
+    tokens = end if isinstance(end, list) else [end]
+    if tokens and all(isinstance(token, int) for token in tokens):
+        facts["end_tokens"] = sorted(set(tokens))
     tensors = tensor_headers(folder)
     if tensors and not facts["adapter"]:
         facts["parameters"] = sum(math.prod(tensor["shape"]) for tensor in tensors.values())
@@ -41,19 +44,20 @@ def model_facts(folder: Path) -> dict[str, Any]:
 
 
 def shape(config: dict[str, Any]) -> dict[str, Any]:
-    """pipeline.artifacts.MODEL_SHAPE from a config.json; nothing of models that are no decoder of the Llama family."""
+    """pipeline.artifacts.MODEL_SHAPE from a config.json; nothing of models that are no decoder of the Llama family, or
+    whose layers differ from each other (a list of sizes)."""
     found: dict[str, Any] = {
         "layers": config.get("num_hidden_layers"),
         "hidden_size": config.get("hidden_size"),
         "heads": config.get("num_attention_heads"),
         "intermediate_size": config.get("intermediate_size"),
     }
-    if not all(found.values()):
+    if not all(map(is_count, found.values())):
         return {}
     heads = found["heads"]
     found["kv_heads"] = config.get("num_key_value_heads") or heads
     found["head_dim"] = config.get("head_dim") or found["hidden_size"] // heads
-    return found
+    return found if all(map(is_count, found.values())) else {}
 
 
 def trusted(folder: Path) -> bool:
