@@ -51,6 +51,33 @@ class EngineConfig:
     gradient_checkpointing: bool = False  # recompute activations in the backward pass: less memory, a third more work
 
 
+SMALLEST_BUCKET = 2**18  # elements: 1 MiB of float32
+
+
+def zero_stage(engine: EngineConfig, low_precision: bool) -> int:
+    """ZeRO-1 in bfloat16 runs as ZeRO-2: DeepSpeed has another optimizer for it, which lacks the float32 access that
+    checkpoints are made of. The result is the same, gradients take less memory. 0 without DeepSpeed."""
+    if engine.kind != "deepspeed":
+        return 0
+    return 2 if engine.zero_stage == 1 and low_precision else engine.zero_stage
+
+
+def zero_buffers(hidden_size: int, parameters: int) -> dict[str, int]:
+    """Elements, by the rules that Hugging Face calls "auto"; the engine runs with them, the plan counts them.
+    DeepSpeed's own defaults are for models of billions: a reduce bucket of 1.9 GiB in float32 whatever the model, and
+    under ZeRO-3 no parameter below 100,000 elements and nothing of what is used again within 10^9 elements is ever
+    given back, which keeps a small model whole."""
+    bucket = max(hidden_size * hidden_size, SMALLEST_BUCKET)
+    at_once = min(10**9, parameters // 4)
+    return {
+        "reduce_bucket_size": bucket,
+        "stage3_prefetch_bucket_size": bucket * 9 // 10,
+        "stage3_param_persistence_threshold": 10 * hidden_size,  # norms and biases stay whole
+        "stage3_max_live_parameters": at_once,
+        "stage3_max_reuse_distance": at_once,
+    }
+
+
 @dataclass
 class LauncherConfig:
     """Where stages run: worker processes of this machine (`local`), this process (`inline`), or a cluster."""

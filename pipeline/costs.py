@@ -21,13 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.artifacts import MODEL_SHAPE, Held, Work, is_count, parameter_count
-from pipeline.config import EngineConfig
+from pipeline.config import EngineConfig, zero_buffers, zero_stage
 
 MASTERS = 8  # bytes a parameter of Adam's two moments in float32; a float32 master of other weights is 4 more
 CHECKPOINTS = 3  # on disk at once: two that are kept and the one being written (stages/parts/policy/checkpoint.py)
 CPU_CACHE = 2**31  # bytes that the sampler gives to its rows on a CPU; on a GPU half of what is free
-GATHERED = 10**9  # parameters that ZeRO-3 keeps gathered, and elements of the buffers of ZeRO-1 and ZeRO-3
-BUCKET = 5 * 10**8
 
 # Fitted on a CPU (the cases fit_* of scripts/bench_costs.py).
 RUNTIME = 75 * 2**20  # bytes: what libraries load late, and buffers that are not given back
@@ -159,7 +157,7 @@ def is_low_precision(work: Work, gpu: bool) -> bool:
 
 def held_bytes(work: Work, engine: EngineConfig, ranks: int, size: int, gpu: bool) -> dict[str, float]:
     """What is there all the time."""
-    stage = zero_stage(engine, size) if any(one.trained for one in work.held) else 0  # else no engine is at work
+    stage = zero_stage(engine, size == 2) if any(one.trained for one in work.held) else 0  # else no engine is at work
     masters = MASTERS if size == 4 and stage == 0 else MASTERS + 4
     parts: dict[str, float] = {"runtime": 0 if gpu else RUNTIME}
     for one in work.held:
@@ -169,21 +167,21 @@ def held_bytes(work: Work, engine: EngineConfig, ranks: int, size: int, gpu: boo
         off = engine.offload and gpu
         parts[name] = parts.get(name, 0) + (0 if off and one.trained else weights)
         parts["optimizer"] = parts.get("optimizer", 0) + (0 if off else optimizer)
-    largest = max((parameters(one) for one in work.held), default=0)
     if stage == 3 and work.responses:
         parts["sampler"] = size * max(parameters(one) for one in work.held if one.samples)  # a whole copy of its own
     if stage == 3:
-        parts["gathered"] = size * min(largest, GATHERED)
-    if stage in (1, 3) and gpu:
-        parts["buffers"] = BUCKET * size
+        parts["gathered"] = size * max(gathered(one) for one in work.held)
+    if stage:
+        sizes = [zero_buffers(one.facts["hidden_size"], parameters(one)) for one in work.held if one.trained]
+        parts["buffers"] = size * sum(each["reduce_bucket_size"] for each in sizes)
     return parts
 
 
-def zero_stage(engine: EngineConfig, size: int) -> int:
-    """ZeRO-1 in bfloat16 runs as ZeRO-2 (stages/parts/policy/deepspeed_engine.py)."""
-    if engine.kind != "deepspeed":
-        return 0
-    return 2 if engine.zero_stage == 1 and size == 2 else engine.zero_stage
+def gathered(held: Held) -> int:
+    """Parameters that ZeRO-3 has whole at once: up to its limit, and a matrix that is larger than that all the same."""
+    facts, count = held.facts, parameters(held)
+    largest = facts["hidden_size"] * max(facts["vocab_size"], facts["intermediate_size"])
+    return max(zero_buffers(facts["hidden_size"], count)["stage3_max_live_parameters"], min(largest, count))
 
 
 def updating(work: Work, policy: Held, engine: EngineConfig, ranks: int, size: int, gpu: bool) -> dict[str, float]:
@@ -194,7 +192,7 @@ def updating(work: Work, policy: Held, engine: EngineConfig, ranks: int, size: i
     tokens = at_once * work.length
     scored = min(at_once * work.scored, max(1, work.logits_at_once // facts["vocab_size"]))
     head = 4 * facts["vocab_size"] * facts["hidden_size"]
-    _, gradients, _ = states(trained_parameters(policy), zero_stage(engine, size), ranks, gradients=4)
+    _, gradients, _ = states(trained_parameters(policy), zero_stage(engine, size == 2), ranks, gradients=4)
     kept, layer = activations(facts, size, engine.gradient_checkpointing)
     chunk = 0 if policy.is_body else work.logit_bytes * scored * facts["vocab_size"]
     middle = {

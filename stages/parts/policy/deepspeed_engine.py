@@ -30,6 +30,7 @@ from deepspeed.utils import (
 from torch import Tensor
 
 from pipeline.artifacts import StageFailed
+from pipeline.config import zero_buffers, zero_stage
 from stages.parts.policy import state_files
 from stages.parts.policy.batch import TokenBatch
 from stages.parts.policy.config import TrainedStageConfig
@@ -49,20 +50,14 @@ from stages.parts.policy.train_engine import (
 deepspeed.utils.logger.setLevel("ERROR")  # its start-up says thirty lines a stage
 warnings.filterwarnings("ignore", message="`torch.distributed", category=FutureWarning)  # DeepSpeed calls old names
 
-SMALLEST_BUCKET = 2**18  # elements: 1 MiB of float32
-
-
-def zero_stage(cfg: TrainedStageConfig, dtype: torch.dtype) -> int:
-    """ZeRO-1 in bfloat16 runs as ZeRO-2: DeepSpeed has another optimizer for it, which lacks the float32 access that
-    checkpoints are made of. The result is the same, gradients take less memory."""
-    return 2 if cfg.engine.zero_stage == 1 and dtype == torch.bfloat16 else cfg.engine.zero_stage
-
 
 def deepspeed_config(cfg: TrainedStageConfig, world_size: int, model: torch.nn.Module) -> dict[str, Any]:
     """DeepSpeed's JSON, all of it. Batch sizes in it count nothing here: micro-batches are made by tokens."""
     dtype = next(model.parameters()).dtype
-    stage = zero_stage(cfg, dtype)
-    zero: dict[str, Any] = {"stage": stage, "overlap_comm": False, **buffer_sizes(model)}
+    stage = zero_stage(cfg.engine, dtype == torch.bfloat16)
+    hidden_size = model.config.get_text_config().hidden_size
+    sizes = zero_buffers(hidden_size, sum(param.numel() for param in model.parameters()))
+    zero: dict[str, Any] = {"stage": stage, "overlap_comm": False, **sizes}
     if cfg.engine.offload:
         zero["offload_optimizer"] = {"device": "cpu"}
         zero["offload_param"] = {"device": "cpu"}
@@ -82,29 +77,13 @@ def deepspeed_config(cfg: TrainedStageConfig, world_size: int, model: torch.nn.M
     }
 
 
-def buffer_sizes(model: torch.nn.Module) -> dict[str, int]:
-    """Elements, by the rules that Hugging Face calls "auto". DeepSpeed's own defaults are for models of billions: a
-    reduce bucket of 1.9 GiB in float32 whatever the model, and under ZeRO-3 no parameter below 100,000 elements and
-    nothing of what is used again within 10^9 elements is ever given back, which keeps a small model whole."""
-    hidden = model.config.get_text_config().hidden_size
-    bucket = max(hidden * hidden, SMALLEST_BUCKET)
-    at_once = min(10**9, sum(param.numel() for param in model.parameters()) // 4)
-    return {
-        "reduce_bucket_size": bucket,
-        "stage3_prefetch_bucket_size": bucket * 9 // 10,
-        "stage3_param_persistence_threshold": 10 * hidden,  # norms and biases stay whole
-        "stage3_max_live_parameters": at_once,
-        "stage3_max_reuse_distance": at_once,
-    }
-
-
 class DeepSpeedEngine:
     def __init__(self, policy: Policy, cfg: TrainedStageConfig, records: bool = False) -> None:
         prepare_model(policy, cfg)
         join_alone()
         self.policy, self.cfg = policy, cfg
         dtype = next(policy.model.parameters()).dtype
-        self.stage = zero_stage(cfg, dtype)
+        self.stage = zero_stage(cfg.engine, dtype == torch.bfloat16)
         self.sharded = self.stage == 3
         if self.stage == 0 and dtype != torch.float32:
             raise StageFailed("engine.zero_stage=0 trains in float32 only: write engine=torch or engine=zero1")

@@ -9,11 +9,13 @@ import pytest
 import torch
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 
-from pipeline.artifacts import StageFailed
+from pipeline.artifacts import Held, StageFailed, Work, parameter_count
 from pipeline.config import EngineConfig
+from pipeline.costs import held_bytes
 from stages.parts.policy.batch import pad_batch
 from stages.parts.policy.config import LoRAConfig, OptimizerConfig, TrainedStageConfig
 from stages.parts.policy.deepspeed_engine import deepspeed_config
+from stages.parts.policy.facts import shape
 from stages.parts.policy.invariance import relative
 from stages.parts.policy.train_engine import build_engine
 from tests.stages.policy.tiny import CPU, ragged, tiny_policy
@@ -110,7 +112,7 @@ def test_zero_3_gives_back_what_it_put_together():
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_a_parameter_larger_than_the_bucket(stage, monkeypatch):
     """A bucket of 32 x 32, an embedding of 264 x 32."""
-    monkeypatch.setattr("stages.parts.policy.deepspeed_engine.SMALLEST_BUCKET", 0)
+    monkeypatch.setattr("pipeline.config.SMALLEST_BUCKET", 0)
     assert relative(trained(zero(stage)), trained(CFG)) < 1e-4
 
 
@@ -134,3 +136,19 @@ def test_the_config_is_derived_from_ours():
     assert config["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
     assert config["zero_optimization"]["reduce_bucket_size"] == 1024 * 1024
     assert config["gradient_clipping"] == CFG.optimizer.max_grad_norm
+
+
+@pytest.mark.parametrize(("dtype", "stage"), [(torch.float32, 1), (torch.bfloat16, 1), (torch.bfloat16, 3)])
+def test_the_plan_counts_the_buffers_that_zero_runs_with(dtype, stage):
+    policy = tiny_policy(dtype=dtype, hidden_size=1024, num_hidden_layers=8)
+    text = policy.model.config
+    facts = shape(text.to_dict()) | {"vocab_size": text.vocab_size}
+    assert parameter_count(facts) == sum(param.numel() for param in policy.model.parameters())
+    work = Work(held=(Held("policy", facts, trained=True),), dtype=str(dtype).removeprefix("torch."), steps=1)
+    told = held_bytes(work, zero(stage).engine, 4, dtype.itemsize, gpu=True)
+    config = deepspeed_config(zero(stage), world_size=4, model=policy.model)["zero_optimization"]
+    assert told["buffers"] == dtype.itemsize * config["reduce_bucket_size"] == dtype.itemsize * 1024 * 1024
+    assert told["optimizer"] * 4 == 12 * parameter_count(facts)
+    assert config["stage"] == (2 if (dtype, stage) == (torch.bfloat16, 1) else stage)
+    if stage == 3:
+        assert told["gathered"] == dtype.itemsize * config["stage3_max_live_parameters"]
