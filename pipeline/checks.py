@@ -17,6 +17,7 @@ from pipeline.wiring import EVAL
 
 SHARED = ("data", "general_data", "model", "student")  # nodes at the root that stages read whole
 ROOT_KNOBS = {"G": "G", "beta": "algorithm.beta", "epsilon": "algorithm.epsilon"}
+MOST_GIB = 2**20  # of a GPU that somebody plans for
 LAUNCHERS = ("local", "inline", "torchrun", "deepspeed", "slurm")
 
 
@@ -61,8 +62,9 @@ def run_faults(cfg: RunConfig, names: list[str]) -> list[Fault]:
         faults.append(Fault("reuse", f"'{cfg.reuse}' is unknown", "write default or strict"))
     if cfg.costs not in ("brief", "full"):
         faults.append(Fault("costs", f"'{cfg.costs}' is unknown", "write brief or full"))
-    if cfg.launcher.gpu_memory_gib < 0:
-        faults.append(Fault("launcher.gpu_memory_gib", f"is {cfg.launcher.gpu_memory_gib}", "write 80, or 0 for here"))
+    memory = cfg.launcher.gpu_memory_gib
+    if memory != 0 and not 1 <= memory <= MOST_GIB:
+        faults.append(Fault("launcher.gpu_memory_gib", f"is {memory}", "write 80, or 0 for here"))
     if cfg.launcher.kind not in LAUNCHERS:
         faults.append(
             Fault("launcher.kind", f"'{cfg.launcher.kind}' is unknown", suggest(cfg.launcher.kind, LAUNCHERS))

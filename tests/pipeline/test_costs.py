@@ -146,6 +146,12 @@ def test_what_does_not_fit_names_the_knobs_that_help(tmp_path: Path):
     assert "zero3_offload" in told("launcher.num_ranks=1")
 
 
+@pytest.mark.parametrize("written", ["inf", "nan", "1e300", "1e308", "-1", "0.5", "1e-300"])
+def test_memory_that_no_gpu_has_is_refused(tmp_path: Path, written: str):
+    with pytest.raises(Refused, match=r"^launcher\.gpu_memory_gib: is \S+ -> write 80, or 0 for here$"):
+        planned(tmp_path, "pipeline=r1_style", f"launcher.gpu_memory_gib={written}")
+
+
 def test_the_disk_must_hold_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(estimates.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 2**20}))
     (note,) = planned(tmp_path).warnings
