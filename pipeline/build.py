@@ -5,6 +5,7 @@ Whatever goes wrong, what was sealed stays sealed, and the partial folder keeps 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import importlib
@@ -125,9 +126,10 @@ def _build_locked(
         return outcome
     record.manifest = manifest_of(planned, inputs, ports, folder, result | {"source_digest": source})
     write_lineage(folder, record.manifest, planned, inputs, Digests.of_store(plan.store))
-    record_work(plan.store, planned)
     store.seal(folder, record.manifest)
     record.folder = store.publish(*key)
+    with contextlib.suppress(OSError):  # a memo: the result is there, also on a full disk
+        record_work(plan.store, planned)
     record.metrics, record.seconds = result["metrics"], result["seconds"]
     record.span = (result["began"], result["ended"])
     return Outcome("done", how="resumed" if resumed else "ran")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -82,7 +83,10 @@ class History:
 
     @classmethod
     def of_store(cls, store: Path) -> History:
-        return cls(_read(store, store.stat().st_mtime_ns)) if store.is_dir() else cls({})
+        try:
+            return cls(_read(store, *(path.stat().st_mtime_ns for path in (store, store / WORK))))
+        except OSError:
+            return cls({})  # without the memo times are not known
 
     def seconds(self, planned: PlannedStage) -> float | None:
         work = amount(planned)
@@ -95,36 +99,44 @@ class History:
         return nearest.seconds * work / nearest.work
 
 
-@functools.cache
-def _read(store: Path, changed: int) -> dict[str, list[Done]]:
+@functools.lru_cache(1)
+def _read(store: Path, *changed: int) -> dict[str, list[Done]]:
     """Once per state of a store: a sweep plans hundreds of jobs."""
     found: dict[str, list[Done]] = {}
     for entry, work in _recorded(store).items():
         try:
             manifest = json.loads((store / entry / MANIFEST).read_text())
-        except (FileNotFoundError, ValueError):
-            continue  # collected since, or never sealed
-        where = place(manifest["hardware"], manifest["ranks"], manifest["threads"], manifest["engine"]["kind"])
-        if manifest["seconds"] > 0:
-            found.setdefault(manifest["kind"], []).append(Done(where, work, manifest["seconds"]))
+            where = place(manifest["hardware"], manifest["ranks"], manifest["threads"], manifest["engine"]["kind"])
+            if 0 < manifest["seconds"] < math.inf:
+                found.setdefault(manifest["kind"], []).append(Done(where, work, manifest["seconds"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # collected since, never sealed, or not written by this project
     return found
 
 
 def _recorded(store: Path) -> dict[str, float]:
-    """Entry of the store -> the work that its plan gave it."""
-    try:
-        lines = (store / WORK).read_text().splitlines()
-        return {record["entry"]: record["work"] for record in map(json.loads, lines)}
-    except (FileNotFoundError, ValueError):
-        return {}  # a memo: without it times are not known
+    """Entry of the store -> the work that its plan gave it. A memo: lines that cannot be read are passed over (the last
+    one is torn where a disk was full)."""
+    found = {}
+    for line in (store / WORK).read_text(errors="replace").splitlines():
+        try:
+            record = json.loads(line)
+            if 0 < record["work"] < math.inf:
+                found[str(record["entry"])] = float(record["work"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
 
 
 def record_work(store: Path, planned: PlannedStage) -> None:
-    """Remember how much work a result was. One line, so that runs side by side do not disturb each other."""
+    """Remember how much work a result was. One line at once, so that runs side by side do not disturb each other."""
     if work := amount(planned):
         line = {"entry": entry_path(store, planned.kind, planned.fingerprint).name, "work": work}
-        with (store / WORK).open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        with (store / WORK).open("ab+") as file:
+            if size := file.seek(0, os.SEEK_END):
+                file.seek(size - 1)
+            begin = "\n" if size and file.read(1) != b"\n" else ""  # after a torn line
+            file.write(f"{begin}{json.dumps(line)}\n".encode())
 
 
 def place(machine: dict[str, Any], ranks: int, threads: int, engine: str) -> tuple[Any, ...]:

@@ -230,6 +230,45 @@ def remember(plan: Plan, seconds: float = 10.0) -> None:
     (plan.store / estimates.WORK).write_text("".join(lines))
 
 
+def test_times_are_found_beside_lines_and_manifests_that_are_foreign(tmp_path: Path):
+    plan = planned(tmp_path, "pipeline=r1_style")
+    remember(plan)
+    memo = plan.store / estimates.WORK
+    foreign = ["5", "[]", "{}", "nonsense", '{"entry": "x", "work": "y"}', '{"entry": "x", "work": Infinity}']
+    for name, manifest in {"number": "5", "empty": "{}", "odd": '{"hardware": 1}', "torn": '{"kind'}.items():
+        (plan.store / name).mkdir()
+        (plan.store / name / MANIFEST).write_text(manifest)
+        foreign.append(json.dumps({"entry": name, "work": 1.0}))
+    (plan.store / "gone").mkdir()
+    foreign.append(json.dumps({"entry": "gone", "work": 1.0}))
+    torn = memo.read_bytes().splitlines()[0][:20]
+    memo.write_bytes("\n".join(foreign).encode() + b"\n\xff\n" + memo.read_bytes() + torn)
+    stage = plan.stage("cold_start")
+    assert stage.seconds is None and planned(tmp_path, "pipeline=r1_style").stage("cold_start").seconds == 10
+    estimates.record_work(plan.store, stage)
+    last = memo.read_bytes().splitlines()[-1]
+    assert json.loads(last)["work"] == estimates.amount(stage) and memo.read_bytes().endswith(b"\n")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\n"])
+def test_work_is_recorded_a_line_each(tmp_path: Path, content: bytes | None):
+    plan = planned(tmp_path, "pipeline=r1_style")
+    memo = plan.store / estimates.WORK
+    plan.store.mkdir(parents=True, exist_ok=True)
+    if content is not None:
+        memo.write_bytes(content)
+    for _ in range(2):
+        estimates.record_work(plan.store, plan.stage("base"))
+    assert len(memo.read_bytes().strip().splitlines()) == 2
+
+
+def test_a_result_stands_where_its_work_cannot_be_noted(tmp_path: Path):
+    (tmp_path / "store" / estimates.WORK).mkdir(parents=True)
+    command = [sys.executable, "run.py", "experiment=smoke", f"output_dir={tmp_path}", "until=problems"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    assert planned(tmp_path, "experiment=smoke").stage("problems").cached
+
+
 def whole_numbers(config: object) -> Iterator[tuple[object, str]]:
     """(node, field) of every whole number in a configuration."""
     for item in dataclasses.fields(config):  # type: ignore[arg-type]
