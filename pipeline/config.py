@@ -87,7 +87,7 @@ class LauncherConfig:
     parallel_stages: int = 0  # independent stages side by side; 0: as many as cores or devices allow, at most 2
     threads: int = 0  # CPU threads a rank; 0: cores // (ranks x what runs beside it)
     concurrent_runs: int = 1  # runs on this machine at the same time, which share its cores (a sweep by joblib)
-    gpu_memory_gib: float = 0.0  # of each GPU, for the plan; 0: as the name of the GPU here tells, else not known
+    gpu_memory_gib: float = 0.0  # of each GPU, for the plan; 0: as the driver here tells, else not known
     hosts: list[str] = field(default_factory=list)  # torchrun: one per machine; deepspeed: the hostfile's machines
     hostfile: str | None = None
     options: dict[str, Any] = field(default_factory=dict)  # slurm: partition, time, account, ...

@@ -11,8 +11,8 @@ import functools
 import json
 import math
 import os
-import re
 import shutil
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,6 @@ from pipeline.plan_types import Plan, PlannedStage
 from pipeline.provenance import hardware
 from pipeline.store import MANIFEST, entry_path
 
-GPU_GIB = {
-    "B200": 180, "H200": 141, "H100": 80, "L40": 48, "A40": 48, "A6000": 48, "5090": 32, "L4": 24, "A10": 24,
-    "4090": 24, "3090": 24, "T4": 16,
-}  # fmt: skip
 WORK = ".work.jsonl"  # in the store
 USABLE = 0.92  # of a GPU's memory: the rest is its context and what an allocator cannot use
 
@@ -48,7 +44,7 @@ def machine_of(launcher: LauncherConfig) -> Machine:
     if launcher.kind == "slurm" or machines_elsewhere(launcher):
         return Machine(True, None)
     if here["gpus"]:
-        return Machine(True, gpu_memory(here["gpu_names"][0] if here["gpu_names"] else ""))
+        return Machine(True, gpu_memory())
     return Machine(False, round(here["memory_gib"] * 2**30))
 
 
@@ -59,11 +55,15 @@ def machines_elsewhere(launcher: LauncherConfig) -> bool:
         return True
 
 
-def gpu_memory(name: str) -> int | None:
-    """Bytes, as the product's name tells."""
-    if told := re.search(r"(\d+) ?GB", name):
-        return int(told.group(1)) * 2**30
-    return next((gib * 2**30 for product, gib in GPU_GIB.items() if product in name), None)
+@functools.cache
+def gpu_memory() -> int | None:
+    """Bytes of the smallest GPU here, as its driver tells; None where it does not."""
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+        return min(map(int, told.splitlines())) * 2**20
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import gates, store
+from pipeline import estimates, gates, store
 from pipeline.plan_types import Plan
 from pipeline.runner import execute, urgency
 from pipeline.summary import StageRecord, overhead_seconds
@@ -49,6 +49,12 @@ def entry(plan: Plan, name: str) -> Path:
 
 def count(plan: Plan, name: str) -> float:
     return json.loads((entry(plan, name) / "total/total.json").read_text())["count"]
+
+
+def test_a_result_stands_where_its_work_cannot_be_noted(tmp_path):
+    plan = plan_of(tmp_path, planned("a"))
+    (plan.store / estimates.WORK).mkdir(parents=True)
+    assert run(tmp_path, plan) == 0 and statuses(tmp_path) == {"a": "ran"}
 
 
 def test_a_chain_runs_once_and_is_cached_afterwards(tmp_path):
