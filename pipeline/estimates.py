@@ -19,12 +19,13 @@ from typing import Any
 
 from pipeline.config import LauncherConfig
 from pipeline.costs import CPU_IMPORTS, Costs, costs
-from pipeline.hosts import machines
+from pipeline.hosts import local_names, machines
 from pipeline.plan_types import Plan, PlannedStage
 from pipeline.provenance import hardware
 from pipeline.store import MANIFEST, entry_path
 
 WORK = ".work.jsonl"  # in the store
+NOMINAL = 1.1  # by how much a GPU's name may exceed what it has: an L4 of 24 GB has 22.5 GiB
 USABLE = 0.92  # of a GPU's memory: the rest is its context and what an allocator cannot use
 
 
@@ -34,25 +35,26 @@ class Machine:
 
     gpu: bool
     memory: int | None  # bytes: of one GPU, or of the machine that all ranks share; None: not known
+    is_here: bool = True
 
 
 def machine_of(launcher: LauncherConfig) -> Machine:
     """The machine here, or what the launcher says about others. Those that are not in sight are taken to have GPUs."""
-    here = hardware()
+    here, is_here = hardware(), stays_here(launcher)
+    memory = gpu_memory() if here["gpus"] and is_here else None
     if launcher.gpu_memory_gib:
-        return Machine(True, round(launcher.gpu_memory_gib * 2**30))
-    if launcher.kind == "slurm" or machines_elsewhere(launcher):
-        return Machine(True, None)
-    if here["gpus"]:
-        return Machine(True, gpu_memory())
+        asked = round(launcher.gpu_memory_gib * 2**30)
+        return Machine(True, asked, is_here and here["gpus"] > 0 and asked <= NOMINAL * (memory or asked))
+    if here["gpus"] or not is_here:
+        return Machine(True, memory, is_here)
     return Machine(False, round(here["memory_gib"] * 2**30))
 
 
-def machines_elsewhere(launcher: LauncherConfig) -> bool:
+def stays_here(launcher: LauncherConfig) -> bool:
     try:
-        return machines(launcher) != ["localhost"]
+        return launcher.kind != "slurm" and local_names().issuperset(machines(launcher))
     except (OSError, ValueError):  # a hostfile that cannot be read is refused elsewhere
-        return True
+        return False
 
 
 @functools.cache
@@ -157,7 +159,7 @@ def estimate(planned: PlannedStage, machine: Machine, history: History) -> None:
         planned.costs = costs(
             planned.outline.work, planned.cfg.engine, max(1, planned.ranks), machine.gpu, machine.memory
         )
-    planned.seconds = history.seconds(planned)
+    planned.seconds = history.seconds(planned) if machine.is_here else None
 
 
 def amount(planned: PlannedStage) -> float | None:
@@ -190,10 +192,9 @@ def room_warnings(plan: Plan, machine: Machine, launcher: LauncherConfig) -> lis
     are told for another machine than this one."""
     coming = [stage for stage in plan.stages if stage.wanted and not stage.cached]
     notes = memory_warnings(coming, machine)
-    if launcher.gpu_memory_gib and launcher.kind in ("local", "inline") and not hardware()["gpus"]:
-        notes.append(
-            f"costs are those on GPUs of {launcher.gpu_memory_gib:g} GiB (launcher.gpu_memory_gib), here is none"
-        )
+    if launcher.gpu_memory_gib and stays_here(launcher) and not machine.is_here:
+        here = f"those here have {gib(gpu_memory() or 0)}" if hardware()["gpus"] else "here is none"
+        notes.append(f"costs are those on GPUs of {launcher.gpu_memory_gib:g} GiB (launcher.gpu_memory_gib), {here}")
     folder = next(path for path in (plan.store.absolute(), *plan.store.absolute().parents) if path.exists())
     free = shutil.disk_usage(folder).free
     needed = sum(stage.costs.disk or 0 for stage in coming)

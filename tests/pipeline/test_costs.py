@@ -162,11 +162,29 @@ def test_which_machine_a_plan_is_for(monkeypatch: pytest.MonkeyPatch):
     here = {"gpus": 0, "gpu_names": [], "memory_gib": 24.0, "cores": 2}
     monkeypatch.setattr(estimates, "hardware", lambda: here)
     assert estimates.machine_of(LauncherConfig()) == estimates.Machine(False, 24 * 2**30)
-    assert estimates.machine_of(LauncherConfig("slurm")) == estimates.Machine(True, None)
-    assert estimates.machine_of(LauncherConfig("slurm", gpu_memory_gib=80)) == estimates.Machine(True, 80 * 2**30)
+    assert estimates.machine_of(LauncherConfig("slurm")) == estimates.Machine(True, None, is_here=False)
+    there = estimates.Machine(True, 80 * 2**30, is_here=False)
+    assert estimates.machine_of(LauncherConfig("slurm", gpu_memory_gib=80)) == there
+    assert estimates.machine_of(LauncherConfig(gpu_memory_gib=80)) == there
+    assert estimates.machine_of(LauncherConfig("torchrun", hosts=["localhost"])).is_here
+    assert not estimates.machine_of(LauncherConfig("torchrun", hosts=["localhost", "b"])).is_here
+    assert not estimates.machine_of(LauncherConfig("deepspeed", hostfile="/no/such")).is_here
     here |= {"gpus": 1, "gpu_names": ["NVIDIA A100-SXM4-40GB"]}
     monkeypatch.setattr(estimates, "gpu_memory", lambda: 40 * 2**30)
     assert estimates.machine_of(LauncherConfig()) == estimates.Machine(True, 40 * 2**30)
+    assert estimates.machine_of(LauncherConfig(gpu_memory_gib=42)) == estimates.Machine(
+        True, 42 * 2**30
+    )  # as it is sold
+    assert estimates.machine_of(LauncherConfig(gpu_memory_gib=20)).is_here
+    assert estimates.machine_of(LauncherConfig(gpu_memory_gib=80)) == there
+
+
+@pytest.mark.parametrize("elsewhere", ["launcher=slurm", "launcher.gpu_memory_gib=4000"])
+def test_times_of_this_machine_are_not_told_for_another(tmp_path: Path, elsewhere: str):
+    remember(planned(tmp_path, "launcher.threads=1"))
+    assert planned(tmp_path, "launcher.threads=1").stage("base").seconds == 10
+    there = planned(tmp_path, "launcher.threads=1", elsewhere)
+    assert {stage.seconds for stage in there.stages} == {None} and there.stage("base").costs.peak
 
 
 @pytest.mark.parametrize(
