@@ -154,11 +154,6 @@ class Work:
     sampled_tokens: int = 0
     output_bytes: int = 0  # of the sealed result, beside models
 
-    @property
-    def sampler(self) -> dict[str, Any]:
-        """The facts of the model that samples: the one with the largest vocabulary and cache, where there are two."""
-        return next(one.facts for one in self.held if one.samples)
-
 
 @dataclass
 class Outline:

@@ -17,6 +17,7 @@ what they are worth on other shapes. Nothing here imports torch.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,13 +142,19 @@ def moments(
         found["syncing"] = held | {"new weights": held["sampler"]}  # gathered for it
     if work.responses:
         free = (gpu_memory - sum(held.values())) / 2 if gpu and gpu_memory else None
-        found["sampling"] = held | sampling(work, ranks, size, free if gpu else CPU_CACHE)
+        room = free if gpu else CPU_CACHE
+        found["sampling"] = held | larger(sampling(work, one, ranks, size, room) for one in work.held if one.samples)
     if work.read_at_once:
-        found["scoring"] = held | scoring(work, ranks, size, gpu)
+        found["scoring"] = held | larger(scoring(work, one, ranks, size, gpu) for one in work.held)
     if work.steps and not gpu:  # files are written from a copy in the machine's own memory
         copied = 4 + (MASTERS if work.writes_checkpoints else 0)
         found["saving"] = held | {"files": copied * sum(trained_parameters(one) for one in work.held)}
     return found
+
+
+def larger(cases: Iterable[dict[str, float]]) -> dict[str, float]:
+    """Of what never is there together, as models that work in turn."""
+    return max(cases, key=lambda parts: sum(parts.values()))
 
 
 def is_low_precision(work: Work, gpu: bool) -> bool:
@@ -201,7 +208,7 @@ def updating(work: Work, policy: Held, engine: EngineConfig, ranks: int, size: i
         "logits": max(chunk + (head if chunk else 0), layer * tokens),
     }
     end = {"gradients": gradients + 2 * head}
-    return max(middle, end, key=lambda parts: sum(parts.values()))
+    return larger((middle, end))
 
 
 def rows_of_microbatch(work: Work, sequences: int, ranks: int) -> tuple[int, int]:
@@ -228,9 +235,9 @@ def activations(facts: dict[str, Any], size: int, checkpointing: bool) -> tuple[
     return facts["layers"] * layer + ends, backward
 
 
-def sampling(work: Work, ranks: int, size: int, cache_room: float | None) -> dict[str, float]:
+def sampling(work: Work, model: Held, ranks: int, size: int, cache_room: float | None) -> dict[str, float]:
     """Every row at full depth, at the moment at which a token is drawn."""
-    facts = work.sampler
+    facts = model.facts
     columns = work.prompt + work.response
     token = cache_bytes(facts, size)
     room = math.inf if cache_room is None else max(1.0, cache_room / (token * columns))
@@ -241,15 +248,15 @@ def sampling(work: Work, ranks: int, size: int, cache_room: float | None) -> dic
     }
 
 
-def scoring(work: Work, ranks: int, size: int, gpu: bool) -> dict[str, float]:
+def scoring(work: Work, model: Held, ranks: int, size: int, gpu: bool) -> dict[str, float]:
     """A forward pass without a graph: one layer's tensors, one chunk of logits and its softmax."""
-    facts = work.held[0].facts
+    facts = model.facts
     at_once, _ = rows_of_microbatch(work, work.read_at_once, ranks)
     scored = min(at_once * work.scored, max(1, work.logits_at_once // facts["vocab_size"]))
     layer = size * (4 * facts["hidden_size"] + 3 * facts["intermediate_size"])
     return {
         "activations": at_once * work.length * layer * (1 if gpu else HOLES),
-        "logits": work.reading_bytes * scored * facts["vocab_size"],
+        "logits": 0 if model.is_body else work.reading_bytes * scored * facts["vocab_size"],
     }
 
 

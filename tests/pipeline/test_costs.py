@@ -93,6 +93,23 @@ def test_cache_and_logits():
     assert 2**27 - 4 * 151_936 < logits(dataclasses.replace(work, logits_at_once=2**25)) <= 2**27  # one chunk of it
 
 
+@pytest.mark.parametrize("moment", ["sampling", "scoring"])
+def test_of_models_that_work_in_turn_the_largest_counts(moment: str):
+    small, large = Held("policy", TINY, samples=True), Held("teacher", facts("qwen3_0_6b"), samples=True)
+    work = Work(
+        responses=8, prompt=32, response=96, rows_at_once=8, read_at_once=8, length=128, scored=96,
+        tokens_per_microbatch=1024, logits_at_once=2**25,
+    )  # fmt: skip
+
+    def needed(*held: Held) -> tuple[float, ...]:
+        found = costs.moments(dataclasses.replace(work, held=held), EngineConfig(), 1, gpu=False, gpu_memory=None)
+        return tuple(found[moment].get(part, 0) for part in ("cache", "activations", "logits"))
+
+    assert needed(small, large) == needed(large, small) == needed(large) > needed(small)
+    body = dataclasses.replace(large, is_body=True, samples=False)
+    assert needed(small, body)[2] < needed(large)[2]  # a reward model has no logits
+
+
 def test_adapters_are_counted_by_rank():
     policy = Held("policy", TINY, trained=True, adapter_rank=8, adapter_modules=("q_proj", "v_proj"))
     assert costs.trained_parameters(policy) == 3 * 8 * ((128 + 128) + (128 + 64))
