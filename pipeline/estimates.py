@@ -36,6 +36,7 @@ class Machine:
     gpu: bool
     memory: int | None  # bytes: of one GPU, or of the machine that all ranks share; None: not known
     is_here: bool = True
+    runs: int = 1  # that share a machine's memory; on GPUs each run has its own
 
 
 def machine_of(launcher: LauncherConfig) -> Machine:
@@ -47,7 +48,7 @@ def machine_of(launcher: LauncherConfig) -> Machine:
         return Machine(True, asked, is_here and here["gpus"] > 0 and asked <= NOMINAL * (memory or asked))
     if here["gpus"] or not is_here:
         return Machine(True, memory, is_here)
-    return Machine(False, round(here["memory_gib"] * 2**30))
+    return Machine(False, round(here["memory_gib"] * 2**30), runs=max(1, launcher.concurrent_runs))
 
 
 def stays_here(launcher: LauncherConfig) -> bool:
@@ -218,13 +219,14 @@ def _too_large(stage: PlannedStage, machine: Machine) -> str:
     if peak is None or room is None or stage.costs.memory is None:
         return ""
     needed = peak if machine.gpu else stage.ranks * (peak + CPU_IMPORTS)
-    if needed <= (USABLE * room if machine.gpu else room):
+    if needed <= (USABLE * room if machine.gpu else room / machine.runs):
         return ""
     parts = sorted(stage.costs.memory.items(), key=lambda part: -part[1])
     told = ", ".join(f"{name} {gib(size)}" for name, size in parts[:3])
     whose = "a GPU" if machine.gpu else "the machine" + (f" of {stage.ranks} ranks" if stage.ranks > 1 else "")
     remedy = remedies(stage, parts[0][0])
-    return f"about {gib(peak)} a rank while {stage.costs.moment} ({told}), {whose} has {gib(room)}: {remedy}"
+    has = gib(room) + (f" for {machine.runs} runs" if machine.runs > 1 else "")
+    return f"about {gib(peak)} a rank while {stage.costs.moment} ({told}), {whose} has {has}: {remedy}"
 
 
 def remedies(stage: PlannedStage, largest: str) -> str:

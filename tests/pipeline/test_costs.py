@@ -196,6 +196,15 @@ def test_which_machine_a_plan_is_for(monkeypatch: pytest.MonkeyPatch):
     assert estimates.machine_of(LauncherConfig(gpu_memory_gib=80)) == there
 
 
+def test_runs_at_the_same_time_share_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    peak = max(stage.costs.peak or 0 for stage in planned(tmp_path).stages) + costs.CPU_IMPORTS
+    here = hardware() | {"gpus": 0, "gpu_names": [], "memory_gib": 1.5 * peak / 2**30}
+    monkeypatch.setattr(estimates, "hardware", lambda: here)
+    assert not [note for note in planned(tmp_path).warnings if "a rank while" in note]
+    notes = [note for note in planned(tmp_path, "launcher.concurrent_runs=2").warnings if "a rank while" in note]
+    assert notes and all("the machine has " in note and " for 2 runs: " in note for note in notes)
+
+
 @pytest.mark.parametrize("elsewhere", ["launcher=slurm", "launcher.gpu_memory_gib=4000"])
 def test_times_of_this_machine_are_not_told_for_another(tmp_path: Path, elsewhere: str):
     remember(planned(tmp_path, "launcher.threads=1"))
