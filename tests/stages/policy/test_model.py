@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from pipeline.artifacts import MODEL_FACTS, StageFailed
+from pipeline.artifacts import MODEL_FACTS, MODEL_SHAPE, StageFailed
 from stages.parts.data.tokenizer import END_IDS, VOCAB_SIZE
 from stages.parts.policy.model import load_policy, save_policy
 from tests.stages.policy.tiny import tiny_policy
@@ -27,7 +27,7 @@ def test_round_trip(tmp_path, tied):
     for name, tensor in policy.model.state_dict().items():
         assert torch.equal(loaded.model.state_dict()[name], tensor)
     assert loaded.end_ids == frozenset(END_IDS) and not loaded.model.training
-    assert set(facts) == set(MODEL_FACTS)
+    assert set(facts) == {*MODEL_FACTS, *MODEL_SHAPE}
     assert facts["parameters"] == sum(param.numel() for param in policy.model.parameters())
     assert facts["vocab_size"] == VOCAB_SIZE and facts["end_tokens"] == sorted(END_IDS)
     assert (facts["dtype"], facts["context_length"], facts["adapter"]) == ("float32", 128, False)
