@@ -151,7 +151,7 @@ def batch_faults(planned: PlannedStage, key: str) -> list[Fault]:
 
 
 def largest_divisor(number: int, most: int) -> int:
-    return next(divisor for divisor in range(most, 0, -1) if number % divisor == 0)
+    return next(divisor for divisor in range(min(number, most), 0, -1) if number % divisor == 0)
 
 
 def store_faults(planned: PlannedStage, store: Path) -> list[Fault]:

@@ -50,8 +50,8 @@ class OnPolicyDistillConfig(ExperienceConfig):
 
     @property
     def sampled_prompts(self) -> int:
-        """Of a step, over all ranks."""
-        return round(self.prompts_per_step * self.on_policy_fraction)
+        """Of a step, over all ranks. A fraction that is none (nan) is refused, and until then counts as 1."""
+        return round(self.prompts_per_step * (self.on_policy_fraction if 0 <= self.on_policy_fraction <= 1 else 1))
 
     @property
     def conversations(self) -> int:
@@ -120,7 +120,8 @@ def outline(cfg: OnPolicyDistillConfig, inputs: dict[str, dict[str, Any]]) -> Ou
         warnings=template_warnings(student, teacher),
         parameters=student.get("parameters"),
         steps=cfg.steps,
-        tokens=round(sampled_tokens(cfg) * cfg.on_policy_fraction) + cfg.steps * cfg.conversations * cfg.max_tokens,
+        tokens=sampled_tokens(cfg) * cfg.sampled_prompts // max(1, cfg.prompts_per_step)
+        + cfg.steps * cfg.conversations * cfg.max_tokens,
         work=_work(cfg, student, teacher, inputs["problems"]),
         inert=idle,
         redundant=[*idle, *budget_fields(cfg)],

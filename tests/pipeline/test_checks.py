@@ -298,6 +298,12 @@ def test_a_batch_that_the_ranks_do_not_share_evenly(
     assert refusal(cfg) == [f"stages.{stage}.{key}: is {value}, which 2 ranks do not share evenly -> {remedy}"]
 
 
+def test_far_too_many_ranks_are_refused_at_once(cfg: RunConfig) -> None:
+    """A fitting number is looked for among those that can fit."""
+    cfg.launcher.num_ranks = 10**12
+    assert any("or launcher.num_ranks=4" in line for line in refusal(cfg))
+
+
 def test_ranks_that_machines_do_not_share_evenly(cfg: RunConfig) -> None:
     cfg.launcher.kind, cfg.launcher.options = "slurm", {"nodes": 2}
     cfg.launcher.num_ranks = 2

@@ -79,3 +79,9 @@ def test_what_is_planned():
     plan = outline(replace(CONFIG, on_policy_fraction=0.5, G=2), WIRED | {"data": {"rows": 9}})
     assert plan.steps == 4 and plan.parameters == 5 and plan.outputs["model"]["tokenizer_hash"] == "a"
     assert plan.tokens == 4 * 8 * 2 * 6 // 2 + 4 * 8 * 96
+
+
+@pytest.mark.parametrize("fraction", [float("nan"), float("inf")])
+def test_a_fraction_that_is_none_is_outlined_all_the_same(fraction: float):
+    """Its fault is told with all others."""
+    assert outline(replace(CONFIG, on_policy_fraction=fraction), WIRED).tokens == outline(CONFIG, WIRED).tokens
