@@ -140,7 +140,8 @@ def test_a_killed_driver_leaves_no_process_and_the_next_run_resumes(tmp_path):
     process.wait()
     wait_until(lambda: not any(alive(pid) for pid in [*pids(trace), *map(int, children)]), 5)
     assert len(children) == 1  # the fork server
-    assert ports and all(is_free(port) for port in ports)
+    assert ports  # a thread that ends after its process may hold them for a moment
+    wait_until(lambda: all(is_free(port) for port in ports), 10)
 
     again = driver(tmp_path, stages)
     assert again.wait() == 0

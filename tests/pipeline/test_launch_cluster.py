@@ -162,7 +162,8 @@ def test_a_killed_driver_leaves_no_process_and_no_port(tmp_path, launcher):
     process.kill()
     wait_until(lambda: not any(alive(pid) for pid in family), 10)
     process.wait()
-    assert ports and all(is_free(port) for port in ports)
+    assert ports  # a thread that ends after its process may hold them for a moment
+    wait_until(lambda: all(is_free(port) for port in ports), 10)
     assert set(pids(trace)) < set(family)
 
 
