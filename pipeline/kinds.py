@@ -47,6 +47,8 @@ def _read_head(name: str, head: ModuleType) -> Kind:
     config = next((value for value in vars(head).values() if _is_config_of(value, name)), None)
     if config is None:
         raise TypeError(f"stages/{name}/config.py has no dataclass that extends StageConfig with kind = '{name}'")
+    if missing := [part for part in ("INPUTS", "OUTPUTS", "RECIPE_VERSION", "outline") if not hasattr(head, part)]:
+        raise TypeError(f"stages/{name}/config.py has no {', '.join(missing)}")
     for port, declared in {**head.INPUTS, **head.OUTPUTS}.items():
         if declared.kind not in ARTIFACT_KINDS or port == "eval":
             raise TypeError(f"stages/{name}/config.py: port '{port}' of kind '{declared.kind}' is not allowed")

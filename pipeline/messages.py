@@ -104,9 +104,16 @@ def root_groups() -> list[str]:
 
 
 def unreachable(override: str) -> Fault | None:
-    """`engine.zero_stage=2` would set the root's copy, which no stage reads: each has its own."""
-    key = override.lstrip("+~").split("=")[0]
+    """`engine.zero_stage=2` would set the root's copy, which no stage reads: each has its own. `general_data=jsonl`
+    would set a name where a whole source is read."""
+    key, _, value = override.lstrip("+~").partition("=")
     group, _, field = key.partition(".")
+    if key == "general_data":
+        return Fault(
+            key,
+            f"'{value}' is to be a choice of data",
+            f"write data@general_data={'NAME' if value == 'null' else value}",
+        )
     if not field or group not in ("engine", "algorithm"):
         return None
     remedy = f"write it for a stage, stages.NAME.{group}.{field}=..., or choose {group}=NAME for all of them"
@@ -211,6 +218,10 @@ def _wrong_type(cause: str, key: str, value: str) -> tuple[str, str]:
         return f"'{value}' is not a list", f"write {key}=[{value}]"
     if re.search(r"Cannot assign \w+ to Dict", cause):
         return f"'{value}' is not a mapping", f"write {key}.NAME=VALUE"
+    if match := re.search(r"(?:str|int|float|bool) is not a subclass of (\w+)", cause):
+        group = key.rpartition(".")[2]
+        choose = f"write {group}@{key}={value}" if (CONF / group).is_dir() else f"write its fields, {key}.FIELD=..."
+        return f"'{value}' is not what {key} consists of", choose
     if "is not Optional" in cause:
         return "cannot be null", "give it a value, or leave it out"
     return cause, remedy
@@ -237,6 +248,9 @@ def _unknown_key(key: str, overrides: list[str]) -> Fault:
             f"'{wrong}' is unknown",
             f"here it is called {SYNONYMS[wrong]}: {_where(SYNONYMS[wrong], prefix, known)}",
         )
+    if having := [name for name in known.stages if len(parts) == 1 and wrong in known.stages[name]]:
+        remedy = f"write stages.NAME.{wrong}=..., of {', '.join(map(str, having))}"
+        return Fault(key, "is a field of a stage, not of the run", remedy)
     what = "stage" if prefix == "stages." else "key"
     close = nearest(wrong, children)
     rest = ".".join(parts[depth + 1 :])

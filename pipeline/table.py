@@ -85,12 +85,16 @@ def _memory(stage: PlannedStage) -> str:
 
 
 def _notes(plan: Plan) -> list[str]:
-    notes = list(plan.warnings)
+    notes, changed = list(plan.warnings), []
     for stage in plan.stages:
-        if stage.why and stage.why != "new":
+        if stage.cached and stage.code_changed:
+            changed.append(stage.name)
+        elif stage.why and stage.why != "new":
             notes.append(f"{stage.name}: {stage.why}")
         if not stage.evaluates:
             notes += [f"{stage.name}: {warning}" for warning in stage.outline.warnings]
+    if changed:
+        notes.append(f"made by other code, and used all the same (reuse=strict makes them again): {', '.join(changed)}")
     return [f"  {note}" for note in notes]
 
 

@@ -59,6 +59,10 @@ CASES = [
         "hydra/launcher=ray",
         "hydra/launcher: ray comes with a package that is not installed -> run pip install hydra-ray",
     ),
+    ("general_data=jsonl", "general_data: 'jsonl' is to be a choice of data -> write data@general_data=jsonl"),
+    ("learning_rate=1e-3", "learning_rate: is a field of a stage, not of the run -> write stages.NAME.learning_rate="),
+    ("stages.reasoning_rl.algorithm=dapo", "-> write algorithm@stages.reasoning_rl.algorithm=dapo"),
+    ("objective=reasoning_rl", "objective: 'reasoning_rl' is not what objective consists of -> write its fields"),
     ("max_new_tokens=9", "here it is called max_response_tokens: stages.NAME.max_response_tokens=..."),
 ]
 
