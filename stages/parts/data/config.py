@@ -11,7 +11,8 @@ from pipeline.config import hub_name, local_path
 
 EMBEDDED = ("reasoning_gym", "general", "helpful", "safety", "translation")
 SOURCES = (*EMBEDDED, "jsonl", "hub")
-VERIFIERS = ("math", "exact", "task", "refusal", "remark", "chrf")  # rows of verifiers/table.py; a test compares them
+# Rows of verifiers/table.py; a test compares them.
+VERIFIERS = ("math", "exact", "task", "refusal", "remark", "chrf")
 
 
 @dataclass

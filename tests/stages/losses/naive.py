@@ -66,8 +66,10 @@ def advantages(algorithm: str, responses: list[Response], eps: float, rewards: l
             result.append((rewards[i] - mean(group)) / (population_std(group) + eps))
         elif algorithm in ("dr_grpo", "reinforce_pp"):
             result.append(rewards[i] - mean(group))
-        else:
+        elif algorithm == "rloo":
             result.append(rewards[i] - mean(others))
+        else:
+            raise KeyError(f"{algorithm} is not written down here yet")
     if algorithm == "reinforce_pp":  # with baseline: whitened over the whole batch after the group mean is gone
         centre, spread = mean(result), population_std(result)
         constant = [
