@@ -6,6 +6,7 @@ A stage reads `Artifact`s from its input ports and fills its output ports. Befor
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -216,26 +217,40 @@ def _shards(path: Path) -> set[Path]:
     return {path / str(name) for name in named.values()}
 
 
+def safetensors_header(file: Path) -> dict[str, Any]:
+    """name -> {dtype, shape, ...} of a safetensors file, from its beginning: eight bytes of length, then JSON. Raises
+    OSError, or ValueError where it is none."""
+    with file.open("rb") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        header = json.loads(opened.read(size)) if size <= file.stat().st_size - 8 else None
+    if not isinstance(header, dict):
+        raise ValueError(f"'{file}' does not begin with a header")
+    return header
+
+
 def _has_header(file: Path) -> bool:
-    """Whether a safetensors file begins as one: eight bytes of length, then JSON."""
     try:
-        with file.open("rb") as opened:
-            size = int.from_bytes(opened.read(8), "little")
-            return size <= file.stat().st_size - 8 and isinstance(json.loads(opened.read(size)), dict)
-    except (OSError, ValueError):  # a link to nowhere, a folder
+        safetensors_header(file)
+    except (OSError, ValueError):  # a link to nowhere, a folder, a pointer to what was not fetched
         return False
+    return True
 
 
 def _broken_json(path: Path) -> Fault | None:
     """A file of a model's folder that must be a JSON object and is none."""
     for file in (path / name for name in MODEL_JSON if (path / name).exists()):
-        try:
-            broken = not isinstance(json.loads(file.read_bytes()), dict)
-        except (OSError, ValueError):
-            broken = True
-        if broken:
+        if not _is_object(file, file.stat().st_mtime_ns, file.stat().st_size):
             return Fault("", f"'{file}' is not a JSON object", "mend it, or copy the folder again")
     return None
+
+
+@functools.lru_cache(64)
+def _is_object(file: Path, *state: int) -> bool:
+    """Once per state of a file: a tokenizer may have ten megabytes, and every stage that begins with it asks."""
+    try:
+        return isinstance(json.loads(file.read_bytes()), dict)
+    except (OSError, ValueError):
+        return False
 
 
 def _holds(path: Path, patterns: tuple[str, ...]) -> bool:

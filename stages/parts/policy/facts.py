@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import is_count
+from pipeline.artifacts import is_count, safetensors_header
 from stages.parts.data.fingerprints import read_template, template_hash, tokenizer_hash
 from stages.parts.data.modes import expresses_modes
 
@@ -69,12 +69,10 @@ def trusted(folder: Path) -> bool:
 
 
 def tensor_headers(folder: Path) -> dict[str, dict[str, Any]]:
-    """name -> {dtype, shape} over all safetensors files of the folder: eight bytes of length, then JSON."""
+    """name -> {dtype, shape} over all safetensors files of the folder."""
     headers: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(size))
+        header = safetensors_header(path)
         header.pop("__metadata__", None)
         headers |= header
     return headers
