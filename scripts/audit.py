@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from rich.text import Text
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from pipeline.ask.script import run_script
 from pipeline.messages import Refused
 from pipeline.prepare import Prepared, prepare
 from stages.parts.data.audit import Audit, Row, audit
@@ -200,5 +200,4 @@ def show_verdict(console: Console, stage: str, result: Audit, rows: list[Row]) -
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a traceback
-    sys.exit(main())
+    run_script(main)

@@ -28,6 +28,7 @@ os.environ["TQDM_DISABLE"] = "1"  # bars of libraries
 
 from pipeline.artifacts import Fault, StageFailed, model_folder_fault
 from pipeline.ask.locate import models_of, refused, run_at
+from pipeline.ask.script import run_script
 from pipeline.messages import Refused, nearest
 from stages.parts.rollouts.config import SamplingConfig
 from stages.parts.rollouts.types import Request, Rollout
@@ -171,4 +172,4 @@ def printable(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

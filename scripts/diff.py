@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from pipeline.ask import diff_text
 from pipeline.ask.differences import Comparison, compare, shared_ports
 from pipeline.ask.evaluations import evaluation_at
 from pipeline.ask.locate import Subject, existing, is_run, refused, run_at, stages_of, subject_at
+from pipeline.ask.script import run_script
 from pipeline.messages import Refused
 
 
@@ -121,5 +121,4 @@ def section(title: str, lines: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a traceback
-    sys.exit(main())
+    run_script(main)

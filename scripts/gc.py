@@ -19,6 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from pipeline.ask.script import run_script
 from pipeline.collect import Item, remove, runs_below, survey
 from pipeline.messages import Refused
 
@@ -72,4 +73,4 @@ def megabytes(items: list[Item]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -10,13 +10,13 @@ Exit status: 0; 1 where --check finds other content than was sealed; 2 where the
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from pipeline.ask.locate import Subject, subject_at
+from pipeline.ask.script import run_script
 from pipeline.ask.tree import tree
 from pipeline.lineage import as_json
 from pipeline.messages import Refused
@@ -51,5 +51,4 @@ def check(subject: Subject) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a traceback
-    sys.exit(main())
+    run_script(main)

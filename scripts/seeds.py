@@ -14,6 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from pipeline.ask.script import run_script
 from pipeline.report.load import RunView, load_run
 from pipeline.statistics import Estimate, estimate, paired_difference, pass_at_k
 
@@ -90,4 +91,4 @@ def print_table(head: list[str], rows: list[list[str]]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)
