@@ -7,6 +7,7 @@ fault, and a failing job never ends a sweep: jobs record their status and return
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -124,7 +125,8 @@ def through_hydra(arguments: list[str]) -> int:
     prepared = None
     try:
         prepared = prepare_sweep(arguments) if set(arguments) & set(MULTIRUN) else None
-        job()
+        with prepared.server if prepared else contextlib.nullcontext():
+            job()
     except Ended as ended:
         return ended.status
     except messages.Refused as refusal:
@@ -157,6 +159,7 @@ class Ended(Exception):
 class Prepared:
     folder: Path
     refused: int  # jobs that are not launched
+    server: contextlib.AbstractContextManager[None]  # the fork server that all jobs share
 
 
 def prepare_sweep(arguments: list[str]) -> Prepared:
@@ -198,7 +201,19 @@ def prepare_sweep(arguments: list[str]) -> Prepared:
     if not ours:
         keys = [item.partition("=")[0] for item in [*fixed, share] if "@" not in item]
         sys.argv += [share, f"hydra.job.config.override_dirname.exclude_keys=[{','.join(keys)}]"]
-    return Prepared(folder, len(refused) if ours else 0)
+    return Prepared(folder, len(refused) if ours else 0, server_of(fixed, runnable, folder))
+
+
+def server_of(fixed: list[str], planned: list[jobs.Job], folder: Path) -> contextlib.AbstractContextManager[None]:
+    """It imports while Hydra starts the jobs; none where nothing is to be computed, or by another launcher."""
+    plans = [one.plan for one in planned if one.plan is not None]
+    cached = all(stage.cached for plan in plans for stage in plan.stages if stage.wanted)
+    if cached or any(item.startswith(("launcher=", "launcher.kind=")) for item in fixed):
+        return contextlib.nullcontext()
+    from pipeline.forkserver import lent_to_children
+    from pipeline.runner import PRELOAD
+
+    return lent_to_children(PRELOAD, folder / "console.log")
 
 
 def _statuses(scratch: Path) -> list[int]:

@@ -2,7 +2,11 @@
 
 Not multiprocessing's: that one imports the driver's `__main__` in every rank, kills nothing when the driver is
 killed, and shares the terminal's Ctrl-C. Here each rank leads a process group of its own, so that whatever it
-started dies with it; the end of the channel (the driver is gone, however it went) kills them all.
+started dies with it; the end of a channel (the driver is gone, however it went) kills its ranks.
+
+The server ends with its first channel, its owner's. That of a sweep listens for more: jobs that run in processes of
+their own find its address in the environment and share it, for another one would cost each of them seconds of a core
+and half a GiB.
 
 Channel: JSON lines. To the server {"start": key, "folder", "console", "rank", "world_size", "environment"} and
 {"kill": key, "signal"}; from it {"ready": seconds}, {"started": key, "pid"}, {"ended": key, "status"}
@@ -18,17 +22,23 @@ import json
 import os
 import queue
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipeline.worker import ROOT, Place, die_with_parent, listen_for_stop, run_rank
+
+ADDRESS = "POSTTRAIN_FORK_SERVER"  # environment: the socket of the server that the jobs of a sweep share
 
 # No library may start a thread pool before the fork, nor look at CUDA in a way that forbids it to the children.
 ENVIRONMENT = {
@@ -44,27 +54,10 @@ ENVIRONMENT = {
 
 
 class ForkServer:
-    """The driver's end. `start` returns at once; the imports (seconds) go on while the driver prepares."""
+    """A driver's end of one channel; `process` where it is the owner's."""
 
-    def __init__(self, preload: list[str], console: Path) -> None:
-        self.channel, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "pipeline.forkserver", str(theirs.fileno()), *preload]
-        # Threads that spin while they wait make a stage with two of them ten times slower beside other work.
-        environment = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | ENVIRONMENT
-        environment["PYTHONPATH"] = os.pathsep.join(
-            filter(None, [str(ROOT), *sys.path[:1], environment.get("PYTHONPATH")])
-        )
-        with console.open("a") as log:
-            self.process = subprocess.Popen(
-                command,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
-        theirs.close()
+    def __init__(self, channel: socket.socket, process: subprocess.Popen[bytes] | None = None) -> None:
+        self.channel, self.process = channel, process
         self.lock = threading.Lock()
         self.broken = ""  # why it cannot fork any more
         self.inboxes: dict[str, queue.Queue[dict[str, Any]]] = {}
@@ -81,10 +74,6 @@ class ForkServer:
     def kill(self, key: str, number: int) -> None:
         """Signal a rank: SIGTERM asks it alone, SIGKILL ends its whole process group."""
         self._send({"kill": key, "signal": number})
-
-    @property
-    def alive(self) -> bool:
-        return not self.broken and self.process.poll() is None
 
     def _send(self, message: dict[str, Any]) -> None:
         with self.lock, contextlib.suppress(BrokenPipeError):  # its end is reported by _listen
@@ -110,51 +99,139 @@ def _servers() -> dict[tuple[str, ...], ForkServer]:
     return {}
 
 
-def shared_server(preload: list[str], console: Path) -> ForkServer:
-    """One server a process, for all jobs of a sweep: the imports are paid once. It ends with the process."""
+def shared_server(preload: Sequence[str], console: Path) -> ForkServer:
+    """The one that the environment names, else one for all jobs of this process; it ends with the process."""
     servers, key = _servers(), tuple(preload)
-    if key not in servers or not servers[key].alive:
-        servers[key] = ForkServer(preload, console)
+    if key not in servers or servers[key].broken:
+        servers[key] = _found() or _begun(preload, console)
     return servers[key]
 
 
-def serve(channel: socket.socket, preload: list[str]) -> None:
+@contextlib.contextmanager
+def lent_to_children(preload: Sequence[str], console: Path) -> Iterator[None]:
+    """Start a server for this process and for those that it starts in this context."""
+    address = Path(tempfile.mkdtemp(prefix="ranks_")) / "socket"
+    with socket.socket(socket.AF_UNIX) as listener:
+        with contextlib.suppress(OSError):  # a path beyond the 107 bytes that a socket's may have: nothing is shared
+            listener.bind(str(address))
+            listener.listen()
+            os.environ[ADDRESS] = str(address)
+        _servers()[tuple(preload)] = _begun(preload, console, listener)
+    try:
+        yield
+    finally:
+        os.environ.pop(ADDRESS, None)
+        shutil.rmtree(address.parent, ignore_errors=True)
+
+
+def _found() -> ForkServer | None:
+    """The server of the process that started this one; None where there is none, or none any more."""
+    channel = socket.socket(socket.AF_UNIX)
+    try:
+        channel.connect(os.environ[ADDRESS])
+    except (KeyError, OSError):  # OSError: also on another machine, where a launcher brought the environment along
+        channel.close()
+        return None
+    return ForkServer(channel)
+
+
+def _begun(preload: Sequence[str], console: Path, listener: socket.socket | None = None) -> ForkServer:
+    """Start a server. Returns at once: its imports (seconds) go on while the driver prepares."""
+    ours, theirs = socket.socketpair()
+    ends = [theirs.fileno(), *([listener.fileno()] if listener else [])]
+    # Threads that spin while they wait make a stage with two of them ten times slower beside other work.
+    environment = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | ENVIRONMENT
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), *sys.path[:1], environment.get("PYTHONPATH")]))
+    with console.open("a") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipeline.forkserver", ",".join(map(str, ends)), *preload],
+            pass_fds=ends,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
+    theirs.close()
+    return ForkServer(ours, process)
+
+
+@dataclass(eq=False)
+class Client:
+    """The server's end of one channel."""
+
+    channel: socket.socket
+    unread: bytes = b""
+    ranks: dict[int, str] = field(default_factory=dict)  # pid -> key
+
+    def fileno(self) -> int:
+        return self.channel.fileno()
+
+    def tell(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.channel.sendall((json.dumps(message) + "\n").encode())
+
+    def end(self) -> None:
+        for pid in self.ranks:
+            kill_group(pid)
+        self.channel.close()
+
+    def requests(self) -> list[dict[str, Any]] | None:
+        """What has arrived; None at the channel's end."""
+        try:
+            received = self.channel.recv(65536)
+        except ConnectionResetError:
+            received = b""
+        if not received:
+            return None
+        *lines, self.unread = (self.unread + received).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+
+def serve(channel: socket.socket, listeners: list[socket.socket], preload: list[str]) -> None:
     """The server's loop. Single-threaded, so that forking is safe."""
     began = time.monotonic()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    owner = Client(channel)
+    clients = [owner]
     try:
         for name in preload:
             importlib.import_module(name)
     except Exception:
-        tell(channel, {"broken": traceback.format_exc()})
+        broken = traceback.format_exc()
+        while listeners and select.select(listeners, [], [], 0)[0]:
+            clients.append(Client(listeners[0].accept()[0]))
+        for client in clients:
+            client.tell({"broken": broken})
         return
     wake, alarm = os.pipe()
     os.set_blocking(alarm, False)
     signal.set_wakeup_fd(alarm)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    tell(channel, {"ready": round(time.monotonic() - began, 2)})
-    ranks: dict[int, str] = {}  # pid -> key
-    unread = b""
-    while True:
-        readable, _, _ = select.select([channel.fileno(), wake], [], [])
+    owner.tell({"ready": round(time.monotonic() - began, 2)})
+    while owner in clients:
+        watched: list[Any] = [*listeners, wake, *clients]
+        readable, _, _ = select.select(watched, [], [])
         if wake in readable:
             os.read(wake, 4096)
-            reap(channel, ranks)
-        if channel.fileno() in readable:
-            received = channel.recv(65536)
-            if not received:
-                break
-            *lines, unread = (unread + received).split(b"\n")
-            for line in lines:
-                answer(channel, ranks, json.loads(line), (wake, alarm))
-    for pid in ranks:
-        kill_group(pid)
+            reap(clients)
+        for client in [one for one in clients if one in readable]:
+            requests = client.requests()
+            if requests is None:
+                client.end()
+                clients.remove(client)
+            for request in requests or []:
+                open_here = [wake, alarm, *(one.fileno() for one in listeners), *(one.fileno() for one in clients)]
+                answer(client, request, open_here)
+        clients += [Client(one.accept()[0]) for one in listeners if one in readable]
+    for client in clients:
+        client.end()
 
 
-def answer(channel: socket.socket, ranks: dict[int, str], message: dict[str, Any], inherited: tuple[int, int]) -> None:
+def answer(client: Client, message: dict[str, Any], inherited: list[int]) -> None:
     if "kill" in message:
-        for pid in [pid for pid, key in ranks.items() if key == message["kill"]]:
+        for pid in [pid for pid, key in client.ranks.items() if key == message["kill"]]:
             if message["signal"] == signal.SIGKILL:
                 kill_group(pid)
             else:
@@ -163,16 +240,15 @@ def answer(channel: socket.socket, ranks: dict[int, str], message: dict[str, Any
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a stop request waits until the rank can hear it
     pid = os.fork()
     if pid == 0:
-        channel.close()
         become_rank(message, inherited)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     with contextlib.suppress(PermissionError, ProcessLookupError):
         os.setpgid(pid, pid)  # in both, so that the group is there before anybody signals it
-    ranks[pid] = message["start"]
-    tell(channel, {"started": message["start"], "pid": pid})
+    client.ranks[pid] = message["start"]
+    client.tell({"started": message["start"], "pid": pid})
 
 
-def become_rank(message: dict[str, Any], inherited: tuple[int, int]) -> None:
+def become_rank(message: dict[str, Any], inherited: list[int]) -> None:
     """In the child: never returns."""
     status = 1
     try:
@@ -198,12 +274,13 @@ def become_rank(message: dict[str, Any], inherited: tuple[int, int]) -> None:
         os._exit(status)
 
 
-def reap(channel: socket.socket, ranks: dict[int, str]) -> None:
-    for pid in list(ranks):
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
+def reap(clients: list[Client]) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            pid, status = ended
             kill_group(pid)  # what a rank started does not outlive it
-            tell(channel, {"ended": ranks.pop(pid), "status": os.waitstatus_to_exitcode(status)})
+            for client in [one for one in clients if pid in one.ranks]:
+                client.tell({"ended": client.ranks.pop(pid), "status": os.waitstatus_to_exitcode(status)})
 
 
 def kill_group(pid: int) -> None:
@@ -211,11 +288,7 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def tell(channel: socket.socket, message: dict[str, Any]) -> None:
-    with contextlib.suppress(BrokenPipeError):
-        channel.sendall((json.dumps(message) + "\n").encode())
-
-
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
+    owner, *listeners = (socket.socket(fileno=int(number)) for number in sys.argv[1].split(","))
+    serve(owner, listeners, sys.argv[2:])
     os._exit(0)  # taking the large libraries apart would last seconds

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.forkserver import ROOT
+from pipeline.forkserver import ROOT, _found, _servers, lent_to_children
 from pipeline.job import write_job
 from pipeline.launch import LocalLauncher, Stop, free_port
 from pipeline.runner import execute
@@ -187,6 +188,43 @@ def test_a_signal_to_the_whole_group_still_checkpoints(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(timeout=20) == 130
     assert list(tmp_path.glob("store/.partial/*/checkpoints/count.json"))
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def test_drivers_of_one_sweep_fork_from_one_server_and_die_apart(tmp_path):
+    traces = [tmp_path / "first", tmp_path / "second"]
+    stages = [
+        {"name": trace.name, "steps": 400, "start": at, "step_seconds": 0.05, "trace": str(trace)}
+        for at, trace in enumerate(traces)
+    ]
+    with lent_to_children(["torch"], tmp_path / "console.log"):
+        drivers = [driver(tmp_path, [stage], stage["name"]) for stage in stages]
+        wait_until(lambda: all(trace.exists() and "step 2" in trace.read_text() for trace in traces), 60)
+        (first,), (second,) = map(pids, traces)
+        assert parent(first) == parent(second) == _servers()["torch",].process.pid
+        drivers[0].kill()
+        wait_until(lambda: not alive(first), 5)
+        drivers[1].send_signal(signal.SIGTERM)
+        assert drivers[1].wait(timeout=20) == 143  # the other one was not touched: it ends as it was asked
+        assert list(tmp_path.glob("store/.partial/*/checkpoints/count.json"))
+    drivers[0].wait()
+
+
+def test_a_driver_of_a_sweep_whose_server_is_gone_starts_its_own(tmp_path):
+    with lent_to_children(["torch"], tmp_path / "console.log"):
+        _servers()["torch",].process.kill()
+        assert driver(tmp_path, [{"name": "a"}]).wait() == 0
+
+
+def test_a_shared_server_that_cannot_import_says_so_to_every_driver(tmp_path):
+    with lent_to_children(["no_such_module"], tmp_path / "console.log"):
+        inbox = queue.Queue()
+        for server in (_found(), _found()):  # they ask while it is importing
+            server.start("a", inbox, {})
+            assert "no_such_module" in inbox.get(timeout=20)["broken"]
 
 
 def test_two_drivers_on_one_store_compute_a_stage_once(tmp_path):
