@@ -8,6 +8,7 @@ work). The result whose work is nearest is taken. Where there is none the time i
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import os
@@ -91,15 +92,16 @@ class History:
         except OSError:
             return cls({})  # without the memo times are not known
 
-    def seconds(self, planned: PlannedStage) -> float | None:
+    def seconds(self, planned: PlannedStage) -> tuple[float | None, float]:
+        """What it may take, and how many times the work of the result that says so this is."""
         work = amount(planned)
         here = hardware()
         where = place(here, planned.ranks, planned.threads, planned.cfg.engine.kind)
         known = [one for one in self.done.get(planned.kind, []) if one.where == where]
         if not known or work is None or work <= 0:
-            return None
+            return None, 1.0
         nearest = min(known, key=lambda one: abs(math.log(one.work / work)))
-        return nearest.seconds * work / nearest.work
+        return nearest.seconds * work / nearest.work, work / nearest.work
 
 
 @functools.lru_cache(1)
@@ -160,7 +162,7 @@ def estimate(planned: PlannedStage, machine: Machine, history: History) -> None:
         planned.costs = costs(
             planned.outline.work, planned.cfg.engine, max(1, planned.ranks), machine.gpu, machine.memory
         )
-    planned.seconds = history.seconds(planned) if machine.is_here else None
+    planned.seconds, planned.times_the_work = history.seconds(planned) if machine.is_here else (None, 1.0)
 
 
 def amount(planned: PlannedStage) -> float | None:
@@ -185,6 +187,7 @@ def planned_costs(planned: PlannedStage) -> dict[str, Any]:
         "disk_running": found.disk_running,
         "work": amount(planned),
         "seconds": planned.seconds,
+        "times_the_work": planned.times_the_work,
     }
 
 
@@ -192,7 +195,7 @@ def room_warnings(plan: Plan, machine: Machine, launcher: LauncherConfig) -> lis
     """Stages to run that need more memory than there is, and results for which the disk has no room; and where costs
     are told for another machine than this one."""
     coming = [stage for stage in plan.stages if stage.wanted and not stage.cached]
-    notes = memory_warnings(coming, machine)
+    notes = memory_warnings(coming, machine) or side_by_side_warnings(plan, coming, machine)
     if launcher.gpu_memory_gib and stays_here(launcher) and not machine.is_here:
         here = f"those here have {gib(gpu_memory() or 0)}" if hardware()["gpus"] else "here is none"
         notes.append(f"costs are those on GPUs of {launcher.gpu_memory_gib:g} GiB (launcher.gpu_memory_gib), {here}")
@@ -218,8 +221,7 @@ def _too_large(stage: PlannedStage, machine: Machine) -> str:
     peak, room = stage.costs.peak, machine.memory
     if peak is None or room is None or stage.costs.memory is None:
         return ""
-    needed = peak if machine.gpu else stage.ranks * (peak + CPU_IMPORTS)
-    if needed <= (USABLE * room if machine.gpu else room / machine.runs):
+    if _needed(stage, machine) <= (USABLE * room if machine.gpu else room / machine.runs):
         return ""
     parts = sorted(stage.costs.memory.items(), key=lambda part: -part[1])
     told = ", ".join(f"{name} {gib(size)}" for name, size in parts[:3])
@@ -227,6 +229,36 @@ def _too_large(stage: PlannedStage, machine: Machine) -> str:
     remedy = remedies(stage, parts[0][0])
     has = gib(room) + (f" for {machine.runs} runs" if machine.runs > 1 else "")
     return f"about {gib(peak)} a rank while {stage.costs.moment} ({told}), {whose} has {has}: {remedy}"
+
+
+def _needed(stage: PlannedStage, machine: Machine) -> float:
+    """Bytes of a GPU, or of the machine whose memory all ranks share."""
+    peak = stage.costs.peak or 0.0
+    return peak if machine.gpu else stage.ranks * (peak + CPU_IMPORTS)
+
+
+def side_by_side_warnings(plan: Plan, stages: list[PlannedStage], machine: Machine) -> list[str]:
+    """Two stages that have room alone, and that may run at the same time, but have none together. On GPUs each has
+    devices of its own."""
+    needs = {stage.name: _needed(stage, machine) for stage in stages}
+    room = None if machine.gpu or machine.memory is None else machine.memory / machine.runs
+    if room is None or plan.parallel < 2 or sum(sorted(needs.values())[-2:]) <= room:
+        return []
+    before: dict[str, set[str]] = {}  # stage -> all that it waits for
+    for stage in plan.stages:  # every source stands before its readers
+        sources = {source.stage for source in stage.inputs.values() if source.stage is not None}
+        before[stage.name] = sources.union(*(before[name] for name in sources))
+    pairs = [
+        (needs[one] + needs[other], one, other)
+        for one, other in itertools.combinations(needs, 2)
+        if one not in before[other] and other not in before[one]
+    ]
+    needed, one, other = max(pairs, default=(0.0, "", ""))
+    if needed <= room:
+        return []
+    has = gib(room * machine.runs) + (f" for {machine.runs} runs" if machine.runs > 1 else "")
+    remedy = "launcher.parallel_stages=1 runs one at a time"
+    return [f"{one} and {other}, which may run side by side: about {gib(needed)}, the machine has {has}: {remedy}"]
 
 
 def remedies(stage: PlannedStage, largest: str) -> str:

@@ -48,6 +48,7 @@ class PlannedStage:
     code_changed: bool = False  # sealed by other source code under the same recipe version
     costs: Costs = NO_COSTS  # what it will take where it runs
     seconds: float | None = None  # estimated from results of its kind on such a machine; None: there are none
+    times_the_work: float = 1.0  # of the result that `seconds` was estimated from
     why: str = ""  # why it is cached or has to run, for people
 
 

@@ -9,6 +9,7 @@ from pipeline.estimates import gib
 from pipeline.plan_types import Plan, PlannedStage
 
 RIGHT = ("parameters", "steps", "tokens", "memory", "disk", "time")
+FAR = 4.0  # times the work
 HEADER = ("stage", "kind", "inputs", "fingerprint", "plan", *RIGHT)
 
 
@@ -73,8 +74,19 @@ def _row(stage: PlannedStage) -> tuple[str, ...]:
         _count(stage.outline.tokens),
         _memory(stage),
         "" if stage.costs.disk is None else gib(stage.costs.disk),
-        "" if stage.cached else "unknown" if stage.seconds is None else f"~{duration(stage.seconds)}",
+        "" if stage.cached else _time(stage),
     )
+
+
+def _time(stage: PlannedStage) -> str:
+    if stage.seconds is None:
+        return "unknown"
+    return f"~{duration(stage.seconds)}{'?' if _is_far(stage) else ''}"
+
+
+def _is_far(stage: PlannedStage) -> bool:
+    """Whether the time comes from a result that was much smaller or larger."""
+    return stage.seconds is not None and not 1 / FAR <= stage.times_the_work <= FAR
 
 
 def _memory(stage: PlannedStage) -> str:
@@ -93,6 +105,8 @@ def _notes(plan: Plan) -> list[str]:
             notes.append(f"{stage.name}: {stage.why}")
         if not stage.evaluates:
             notes += [f"{stage.name}: {warning}" for warning in stage.outline.warnings]
+    if any(_is_far(stage) for stage in plan.stages if stage.wanted and not stage.cached):
+        notes.append(f"times with ? come from results of more than {FAR:g} times, or less than 1/{FAR:g} of, the work")
     if changed:
         notes.append(f"made by other code, and used all the same (reuse=strict makes them again): {', '.join(changed)}")
     return [f"  {note}" for note in notes]

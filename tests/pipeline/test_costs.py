@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -306,6 +307,28 @@ def test_times_are_found_beside_lines_and_manifests_that_are_foreign(tmp_path: P
     estimates.record_work(plan.store, stage)
     last = memo.read_bytes().splitlines()[-1]
     assert json.loads(last)["work"] == estimates.amount(stage) and memo.read_bytes().endswith(b"\n")
+
+
+def test_times_from_far_smaller_results_are_marked(tmp_path: Path):
+    remember(planned(tmp_path, "pipeline=r1_style", "experiment=smoke"))
+    far = plan_table(planned(tmp_path, "pipeline=r1_style"))
+    smoke = planned(tmp_path, "pipeline=r1_style", "experiment=smoke", "seed=1")
+    near = plan_table(smoke)
+    note = "times with ? come from results of more than 4 times, or less than 1/4 of, the work"
+    assert note in far and re.search(r"^reasoning_rl .* ~\S+\?$", far, re.M)
+    assert note not in near and smoke.stage("reasoning_rl").seconds == 10 and "~10.0s" in near
+
+
+def test_stages_side_by_side_share_a_machine_s_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    plan = planned(tmp_path, "pipeline=r1_style")
+    sizes = {stage.name: estimates._needed(stage, estimates.Machine(False, None)) for stage in plan.stages}
+    largest = max(sizes.values()) / 2**30
+    monkeypatch.setattr(estimates, "hardware", lambda: {**hardware(), "gpus": 0, "memory_gib": 1.2 * largest})
+    side_by_side = [one for one in planned(tmp_path, "pipeline=r1_style").warnings if "side by side" in one]
+    assert len(side_by_side) == 1 and "launcher.parallel_stages=1" in side_by_side[0]
+    one, _, other = side_by_side[0].partition(",")[0].partition(" and ")
+    assert sizes[one] + sizes[other] > 1.2 * max(sizes.values())
+    assert planned(tmp_path, "pipeline=r1_style", "launcher.parallel_stages=1").warnings == []
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\n"])
