@@ -49,8 +49,6 @@ class EvaluateConfig(StageConfig):
             faults.append(Fault("split", f"'{self.split}' is unknown", "write test or dev"))
         if self.mode_samples < 1:
             faults.append(Fault("mode_samples", f"is {self.mode_samples}", "write at least 1"))
-        for budget in self.budgets:
-            faults += budget_faults("budgets", budget, self.max_response_tokens)
         if not self.suites:
             faults.append(
                 Fault("suites", "is empty", "name suites of the problem set; evaluation.enabled=false for none")
@@ -73,6 +71,8 @@ def k_faults(ks: list[int], samples: int) -> list[Fault]:
 def outline(cfg: EvaluateConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     """Rows and tokens from the sizes of the problem set."""
     plan = Outline(parameters=inputs["model"].get("parameters"), redundant=_off(cfg))
+    for budget in cfg.budgets:
+        plan.faults += budget_faults("budgets", budget, cfg, inputs["model"])
     known: dict[str, dict[str, int]] | None = inputs["problems"].get("suites")
     if known is None or cfg.split not in SPLITS:
         return plan

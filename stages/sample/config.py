@@ -9,7 +9,7 @@ from pipeline.artifacts import Fault, Outline, Port
 from pipeline.config import StageConfig
 from stages.parts.losses.published import unusual_settings
 from stages.parts.policy.work import answering
-from stages.parts.rollouts.config import STOP_TEXT, budget_fields, sampling_faults
+from stages.parts.rollouts.config import STOP_TEXT, budget_faults, budget_fields, sampling_faults
 from stages.parts.verifiers.config import RewardConfig
 
 RECIPE_VERSION = 1
@@ -62,6 +62,7 @@ def outline(cfg: SampleConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     off = ["reward.preference", *budget_fields(cfg)]
     parameters = inputs["policy"].get("parameters")
     plan = Outline(parameters=parameters, warnings=unusual_settings(cfg, parameters), redundant=off)
+    plan.faults += budget_faults("thinking_budget", cfg.thinking_budget, cfg, inputs["policy"])
     known: dict[str, dict[str, int]] | None = inputs["problems"].get("suites")
     if known is None:
         return plan

@@ -9,7 +9,7 @@ from pipeline.artifacts import Fault, Outline, Port, Work
 from stages.parts.policy.config import SupervisedStageConfig
 from stages.parts.policy.outline import supervised_outline
 from stages.parts.policy.work import answering
-from stages.parts.rollouts.config import SamplingConfig, budget_fields
+from stages.parts.rollouts.config import SamplingConfig, budget_faults, budget_fields
 
 RECIPE_VERSION = 1
 INPUTS = {
@@ -60,7 +60,10 @@ def _with_demonstrations(work: Work | None, cfg: SFTConfig, policy: dict[str, An
 
 def outline(cfg: SFTConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     outline = supervised_outline(cfg, inputs, "policy")
-    outline.redundant += [f"few_shot_sampling.{name}" for name in budget_fields(cfg.few_shot_sampling)]
+    sampling = cfg.few_shot_sampling
+    outline.redundant += [f"few_shot_sampling.{name}" for name in budget_fields(sampling)]
+    key = "few_shot_sampling.thinking_budget"
+    outline.faults += budget_faults(key, sampling.thinking_budget, sampling, inputs["policy"])
     if cfg.source == "few_shot":
         outline.work = _with_demonstrations(outline.work, cfg, inputs["policy"])
         if "problems" not in inputs:

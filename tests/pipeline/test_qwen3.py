@@ -92,9 +92,15 @@ def test_a_template_that_cannot_express_no_thinking_is_refused():
 @pytest.mark.parametrize(
     ("override", "key"),
     [
-        ("evaluation.budgets=[8,96]", "evaluation.budgets: is 96"),
-        ("stages.general_rl.thinking_budget=200", "stages.general_rl.thinking_budget: is 200"),
+        ("evaluation.budgets=[8,77]", "evaluation.budgets: is 77: with the stop text (18 tokens)"),
+        ("stages.general_rl.thinking_budget=77", "stages.general_rl.thinking_budget: is 77"),
+        ("stages.general_rl.thinking_budget=200", "write less, 61, or max_response_tokens=235"),
         ("stages.thinking_data.thinking_budget=-1", "stages.thinking_data.thinking_budget: is -1"),
+        ("stages.thinking_data.thinking_budget=77", "stages.thinking_data.thinking_budget: is 77"),
+        (
+            "stages.cold_start.few_shot_sampling.thinking_budget=90",
+            "stages.cold_start.few_shot_sampling.thinking_budget: is 90",
+        ),
         ("stages.fusion_data.no_thinking_fraction=0", "stages.fusion_data.no_thinking_fraction"),
         ("stages.cold_start_data.max_direct_share=2", "stages.cold_start_data.max_direct_share"),
     ],

@@ -51,7 +51,6 @@ class ExperienceConfig(TrainedStageConfig):
             faults.append(Fault("suites", f"is {self.suites}", "give every suite a positive share, {reasoning: 1.0}"))
         if not 0 < self.top_p <= 1:
             faults.append(Fault("top_p", f"is {self.top_p}", "write a share in (0, 1]"))
-        faults += budget_faults("thinking_budget", self.thinking_budget, self.max_response_tokens)
         faults += [Fault(f"algorithm.{f.key}", f.problem, f.remedy) for f in self.algorithm.faults()]
         faults += [Fault(f"reward.{f.key}", f.problem, f.remedy) for f in self.reward.faults()]
         return faults
@@ -74,6 +73,7 @@ def input_faults(cfg: ExperienceConfig, inputs: dict[str, dict[str, Any]]) -> li
     if context is not None and cfg.max_response_tokens >= context:
         problem = f"is {cfg.max_response_tokens}, the model's whole context is {context} tokens"
         faults.append(Fault("max_response_tokens", problem, f"leave room for the prompt: write {context // 2}"))
+    faults += budget_faults("thinking_budget", cfg.thinking_budget, cfg, inputs["policy"])
     return faults + preference_faults(cfg, inputs)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pipeline.artifacts import StageFailed
 from stages.parts.data.template import THINK_CLOSE, THINK_OPEN
-from stages.parts.rollouts.config import SamplingConfig
+from stages.parts.rollouts.config import SamplingConfig, room_faults
 
 PROMPT_TAIL = 4  # tokens at the end of a prompt in which a template may have opened the block
 
@@ -49,12 +49,8 @@ def stop_of(tokenizer: Any, sampling: SamplingConfig, end_ids: frozenset[int]) -
     text_ids = _ids(tokenizer, text if THINK_CLOSE in text else text + THINK_CLOSE)
     if text_ids.count(close_id) != 1 or open_id in text_ids or end_ids & set(text_ids):
         raise StageFailed(f"stop_text {text!r} must close the think block once, and neither open one nor end the turn")
-    needed = sampling.thinking_budget + len(text_ids) + 2  # the opening tag and one token of an answer
-    if needed > sampling.max_response_tokens:
-        raise StageFailed(
-            f"thinking_budget={sampling.thinking_budget} and the {len(text_ids)} tokens of the stop text leave no room "
-            f"for an answer in max_response_tokens={sampling.max_response_tokens}: write at least {needed + 15}"
-        )
+    for fault in room_faults("thinking_budget", sampling.thinking_budget, sampling.max_response_tokens, len(text_ids)):
+        raise StageFailed(f"{fault.key} {fault.problem}: {fault.remedy}")
     return Stop(sampling.thinking_budget, open_id, close_id, text_ids)
 
 

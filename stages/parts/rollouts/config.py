@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.artifacts import Fault
+from stages.parts.data.template import THINK_CLOSE
+from stages.parts.data.tokenizer import tokenizer_facts
 
 MAX_ROWS = 512  # that are decoded side by side (engine.py)
 RESPONSES_PER_CALL = 2048  # between two looks at a stop request; fewer leave more half-empty batches behind
+SHORT_ANSWER = 16  # tokens
 
 # Qwen3's (arXiv:2505.09388, section 4.3); what the engine writes when a thinking budget is used up.
 STOP_TEXT = (
@@ -49,21 +52,36 @@ def sampling_faults(cfg: Any) -> list[Fault]:
     for name, least in (("max_response_tokens", 1), ("samples", 1), ("max_problems", 1), ("top_k", 0)):
         if getattr(cfg, name, least) < least:
             faults.append(Fault(name, f"is {getattr(cfg, name)}", f"write at least {least}"))
-    return faults + budget_faults("thinking_budget", getattr(cfg, "thinking_budget", None), cfg.max_response_tokens)
+    return faults
 
 
-def budget_faults(key: str, budget: int | None, max_response_tokens: int) -> list[Fault]:
-    """Whether a thinking budget fits into a response. The stop text and an answer need room too: how much only the
-    tokenizer knows, so that is checked when it is loaded."""
+def budget_faults(key: str, budget: int | None, cfg: Any, model: dict[str, Any]) -> list[Fault]:
+    """Whether a thinking budget leaves room for its stop text and an answer. `cfg` has `max_response_tokens` and
+    `stop_text`, `model` are the facts of the model that samples."""
     if budget is None:
         return []
     if budget < 0:
         return [Fault(key, f"is {budget}", "write 0 (no thinking at all) or more tokens, null for no budget")]
-    if budget >= max_response_tokens:
-        problem = f"is {budget}, a response has {max_response_tokens} tokens with its answer"
-        remedy = f"write less, {max_response_tokens // 2}, or more max_response_tokens"
-        return [Fault(key, problem, remedy)]
-    return []
+    return room_faults(key, budget, cfg.max_response_tokens, stop_tokens(cfg.stop_text, model))
+
+
+def room_faults(key: str, budget: int, limit: int, stop: int) -> list[Fault]:
+    """A response of `limit` tokens has to hold an opening tag, `budget` tokens of thinking, `stop` tokens that close it
+    and an answer of one token at the very least; the remedies leave it SHORT_ANSWER."""
+    room = limit - 1 - stop
+    if budget < room:
+        return []
+    problem = f"is {budget}: with the stop text ({stop} tokens) it leaves no room for an answer in {limit} tokens"
+    less = f"write less, {room - SHORT_ANSWER}, or " if room >= SHORT_ANSWER else "write "
+    return [Fault(key, problem, f"{less}max_response_tokens={limit + budget - room + SHORT_ANSWER}")]
+
+
+def stop_tokens(stop_text: str, model: dict[str, Any]) -> int:
+    """Tokens that a stop text and the tag in it or behind it take: of the embedded tokenizer all, of others, which a
+    plan does not open, the least that there can be."""
+    parts = stop_text.split(THINK_CLOSE)
+    embedded = model.get("tokenizer_hash") == tokenizer_facts()["tokenizer_hash"]
+    return 1 + sum(len(part.encode()) if embedded else bool(part) for part in parts)
 
 
 def budget_fields(cfg: Any) -> list[str]:

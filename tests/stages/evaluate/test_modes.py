@@ -91,5 +91,5 @@ def test_off_is_no_part_of_the_recipe_and_budgets_must_fit():
     assert set(outline(config(), facts).redundant) == {"modes", "budgets", "stop_text", "mode_samples"}
     assert outline(config(modes=True), facts).redundant == ["budgets", "stop_text"]
     assert outline(config(budgets=[4]), facts).redundant == ["modes"]
-    assert [fault.key for fault in config(budgets=[8, 40, -1]).faults()] == ["budgets", "budgets"]
+    assert [fault.key for fault in outline(config(budgets=[8, 40, -1]), facts).faults] == ["budgets", "budgets"]
     assert [fault.key for fault in config(mode_samples=0).faults()] == ["mode_samples"]

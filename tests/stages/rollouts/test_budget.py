@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from pipeline.artifacts import StageFailed
-from stages.parts.data.tokenizer import END_IDS, build_tokenizer
+from stages.parts.data.tokenizer import END_IDS, build_tokenizer, tokenizer_facts
 from stages.parts.rollouts.budget import stop_of
-from stages.parts.rollouts.config import SamplingConfig
+from stages.parts.rollouts.config import STOP_TEXT, SamplingConfig, budget_faults, room_faults
 from stages.parts.rollouts.engine import transformers_engine
 from stages.parts.rollouts.sampling import noise_seeds, sample, uniform
 from stages.parts.rollouts.types import Request, Rollout
@@ -122,7 +122,7 @@ def test_the_embedded_tokenizer_and_what_a_user_wrote():
 @pytest.mark.parametrize(
     ("sampling", "message"),
     [
-        (SamplingConfig(max_response_tokens=24, thinking_budget=8, stop_text="no more time now"), "leave no room"),
+        (SamplingConfig(max_response_tokens=24, thinking_budget=8, stop_text="no more time now"), "leaves no room"),
         (SamplingConfig(max_response_tokens=96, thinking_budget=8, stop_text="<think>"), "close the think block once"),
         (SamplingConfig(max_response_tokens=96, thinking_budget=8, stop_text="a<|end|>"), "close the think block once"),
     ],
@@ -138,12 +138,37 @@ def test_tags_of_several_tokens_are_an_error():
         stop_of(spelled, BUDGETED, frozenset(ENDS))
 
 
+@pytest.mark.parametrize("text", [" no time left, so", "", "é</think>\n", STOP_TEXT])
+def test_the_plan_refuses_what_the_embedded_tokenizer_has_no_room_for(text):
+    for budget in range(130):
+        sampling = SamplingConfig(max_response_tokens=120, thinking_budget=budget, stop_text=text)
+        faults = budget_faults("thinking_budget", budget, sampling, dict(tokenizer_facts()))
+        try:
+            stop_of(build_tokenizer(), sampling, frozenset(END_IDS))
+        except StageFailed as failure:
+            assert [str(failure)] == [f"{fault.key} {fault.problem}: {fault.remedy}" for fault in faults]
+        else:
+            assert faults == []
+
+
 @pytest.mark.parametrize(
-    ("budget", "refused"), [(None, False), (0, False), (95, False), (96, True), (200, True), (-1, True)]
+    ("budget", "remedy"),
+    [(None, None), (0, None), (91, None), (92, "write less, 76, or max_response_tokens=112"), (-1, "write 0 (no")],
 )
-def test_a_budget_that_does_not_fit_is_a_fault(budget, refused):
-    faults = SamplingConfig(max_response_tokens=96, thinking_budget=budget).faults()
-    assert [fault.key for fault in faults] == (["thinking_budget"] if refused else [])
+def test_of_another_tokenizer_the_least_is_known(budget, remedy):
+    """Text, tag, text, and an answer behind them: a token each."""
+    sampling = SamplingConfig(max_response_tokens=96, thinking_budget=budget, stop_text=STOP_TEXT)
+    faults = budget_faults("budgets", budget, sampling, {"tokenizer": "Qwen/Qwen3"})
+    assert [fault.key for fault in faults] == ["budgets"] * (remedy is not None)
+    assert all(fault.remedy.startswith(str(remedy)) for fault in faults)
+
+
+def test_a_remedy_leaves_room_for_an_answer():
+    for stop in (1, 18, 90):
+        (fault,) = room_faults("thinking_budget", 95, 96, stop)
+        enough = int(fault.remedy.rpartition("=")[2])
+        assert not room_faults("thinking_budget", 95, enough, stop)
+        assert ("less" in fault.remedy) == (stop < 90)  # with 90 tokens there is no smaller budget
 
 
 def test_a_rollout_as_json_keeps_what_was_forced():
