@@ -15,8 +15,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -24,8 +25,10 @@ from pipeline.artifacts import Fault, StageFailed
 from pipeline.ask.locate import model_folder, run_at, stages_of
 from pipeline.messages import Refused, suggest
 
+if TYPE_CHECKING:
+    from stages.parts.rollouts.config import SamplingConfig
+
 SHORT_STOP = " no time left, so"  # for a context in which a sentence takes too much room
-LIMIT = ("max_response_tokens", "--max-tokens")  # what stages call it, and what it is called here
 DIM, REVERSE, RESET = "\x1b[2m", "\x1b[7m", "\x1b[0m"
 
 
@@ -33,7 +36,7 @@ def main() -> int:
     arguments = parse()
     try:
         folder = stage_model(arguments.run, arguments.stage, arguments.output_dir)
-        check_numbers(arguments, sys.maxsize if arguments.max_tokens is None else arguments.max_tokens)
+        check_numbers(arguments)
         chat(folder, arguments)
     except Refused as refusal:
         print(refusal, file=sys.stderr)
@@ -73,18 +76,37 @@ def stage_model(run: str, stage: str, outputs: Path) -> Path:
     return model_folder(str(found / "stages" / stage))
 
 
-def check_numbers(arguments: argparse.Namespace, limit: int) -> None:
-    """`limit`: tokens of a response. Raises Refused."""
+def check_numbers(arguments: argparse.Namespace) -> None:
+    """What can be told without a model. Raises Refused."""
     from stages.parts.rollouts.config import SamplingConfig
 
-    asked = SamplingConfig(arguments.temperature, arguments.top_p, 0, limit, arguments.budget)
-    flags = {"thinking_budget": "--budget", LIMIT[0]: LIMIT[1]}
-    faults = [
-        Fault(flags.get(f.key, f"--{f.key.replace('_', '-')}"), f.problem, f.remedy.replace(*LIMIT))
-        for f in asked.faults()
-    ]
+    asked = SamplingConfig(arguments.temperature, arguments.top_p)
+    faults = [Fault(f"--{f.key.replace('_', '-')}", f.problem, f.remedy) for f in asked.faults()]
+    for flag, least in (("--max-tokens", 1), ("--budget", 0)):
+        given = getattr(arguments, flag.strip("-").replace("-", "_"))
+        if given is not None and given < least:
+            faults.append(Fault(flag, f"is {given}", f"write at least {least}"))
     if faults:
         raise Refused(faults)
+
+
+def check_budget(policy: Any, arguments: argparse.Namespace) -> None:
+    """Whether thinking, what closes it and an answer fit into a response. Raises Refused, StageFailed."""
+    from stages.parts.rollouts.budget import stop_of
+    from stages.parts.rollouts.config import SHORT_ANSWER, room_faults
+
+    sampling = sampling_of(policy, arguments)
+    stop = stop_of(policy.tokenizer, replace(sampling, max_response_tokens=sys.maxsize), policy.end_ids)
+    if stop is None:
+        return
+    length, half = len(stop.text_ids), context_of(policy) // 2
+    for fault in room_faults("--budget", stop.budget, sampling.max_response_tokens, length):
+        most = half - 1 - length - SHORT_ANSWER
+        remedy = fault.remedy.replace("max_response_tokens=", "--max-tokens ")
+        if stop.budget > most:  # more --max-tokens would not do
+            less = f"write at most {most}" if most >= 0 else "write a shorter --stop-text"
+            remedy = f"{less}: a response has half of the model's context at most, {half} tokens"
+        raise Refused([Fault(fault.key, fault.problem, remedy)])
 
 
 def chat(folder: Path, arguments: argparse.Namespace) -> None:
@@ -98,7 +120,7 @@ def chat(folder: Path, arguments: argparse.Namespace) -> None:
     disable_progress_bar()
     policy = load_policy(folder)
     engine = transformers_engine(policy)
-    check_numbers(arguments, response_limit(policy, arguments))
+    check_budget(policy, arguments)
     opening = [{"role": "system", "content": arguments.system}] if arguments.system else []
     messages, number = list(opening), 0
     for line in turns():
@@ -121,6 +143,15 @@ def response_limit(policy: Any, arguments: argparse.Namespace) -> int:
     return min(arguments.max_tokens or min(2048, half), half)
 
 
+def sampling_of(policy: Any, arguments: argparse.Namespace) -> SamplingConfig:
+    """What is asked for, with what the model has room for."""
+    from stages.parts.rollouts.config import STOP_TEXT, SamplingConfig
+
+    stop_text = arguments.stop_text or (STOP_TEXT if context_of(policy) >= 4096 else SHORT_STOP)
+    limit = response_limit(policy, arguments)
+    return SamplingConfig(arguments.temperature, arguments.top_p, 0, limit, arguments.budget, stop_text)
+
+
 def turns() -> Iterator[str]:
     """Lines of the user; with a prompt only where somebody is there to see it."""
     interactive = sys.stdin.isatty()
@@ -139,14 +170,11 @@ def respond(
 ) -> str:
     """Stream one response; its text. The oldest turns are forgotten once the conversation outgrows the context."""
     from stages.parts.data.template import render_prompt
-    from stages.parts.rollouts.config import STOP_TEXT, SamplingConfig
     from stages.parts.rollouts.types import Request
 
-    context, limit = context_of(policy), response_limit(policy, arguments)
-    stop_text = arguments.stop_text or (STOP_TEXT if context >= 4096 else SHORT_STOP)
-    sampling = SamplingConfig(arguments.temperature, arguments.top_p, 0, limit, arguments.budget, stop_text)
+    sampling = sampling_of(policy, arguments)
     prompt = render_prompt(policy.tokenizer, messages, not arguments.no_think)
-    while len(prompt) + limit > context and len(messages) > 1:
+    while len(prompt) + sampling.max_response_tokens > context_of(policy) and len(messages) > 1:
         del messages[int(messages[0]["role"] == "system")]
         prompt = render_prompt(policy.tokenizer, messages, not arguments.no_think)
     shown = Shown(policy.tokenizer, policy.end_ids, sys.stdout.isatty())

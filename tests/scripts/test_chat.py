@@ -64,10 +64,17 @@ def test_without_thinking_the_prompt_closes_it(outputs, monkeypatch, capsys):
     [
         ((), {"stage": "general_lr"}, "general_rl"),
         ((), {"run": "qwen3"}, "qwen3_style"),
-        (("--budget", "64", "--max-tokens", "32"), {}, "--budget"),
+        (("--budget", "8", "--max-tokens", "10", "--stop-text", "."), {}, "-> write --max-tokens 27\n"),
+        (("--budget", "40", "--max-tokens", "10", "--stop-text", "."), {}, "-> write at most 29: a response has half"),
         (("--budget", "-1"), {}, "--budget"),
-        (("--budget", "4000"), {}, "--budget"),  # beyond the model's context
-        (("--budget", "30"), {}, "leave no room"),
+        (("--max-tokens", "0"), {}, "--max-tokens"),
+        (
+            ("--budget", "4000"),
+            {},
+            "-> write at most 13: a response has half of the model's context at most, 48",
+        ),
+        (("--budget", "30"), {}, "-> write at most 13: "),
+        (("--budget", "8", "--stop-text", "." * 40), {}, "-> write a shorter --stop-text: "),
         (("--temperature", "-1"), {}, "--temperature"),
     ],
 )
