@@ -9,6 +9,7 @@ paired over problems; intervals are 95%, bootstrapped over problems.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pipeline.ask.script import run_script
 from pipeline.report.load import RunView, load_run
-from pipeline.statistics import Estimate, estimate, paired_difference, pass_at_k
+from pipeline.statistics import Estimate, paired_difference, pass_at_k
 
 # after, before, suite: what the recipe claims (conf/pipeline/r1_style.yaml)
 CLAIMS = (
@@ -38,19 +39,39 @@ def main() -> int:
     if missing:
         print(f"no run in {', '.join(missing)}: write folders below outputs/runs", file=sys.stderr)
         return 2
-    names = [run.name for run in runs]
+    names = headings(runs, arguments.runs)
     for suite in ("reasoning", "general"):
-        print(f"\n**{suite}**, test accuracy: pass@1 (pass@8)\n")
-        print_table(["model", *names], [[stage, *cells] for stage, cells in accuracies(runs, suite)])
+        k = largest_k(runs, suite)
+        print(f"\n**{suite}**, test accuracy: pass@1{f' (pass@{k})' if k > 1 else ''}\n")
+        print_table(["model", *names], [[stage, *cells] for stage, cells in accuracies(runs, suite, k)])
     print("\n**Differences** of pass@1 in points, paired, with 95% intervals\n")
     print_table(["after − before", "suite", *names], list(differences(runs)))
+    print()
     print_table(["", *names], [["minutes", *[f"{run.seconds / 60:.1f}" for run in runs]]])
     return 0
 
 
-def accuracies(runs: list[RunView], suite: str) -> list[tuple[str, list[str]]]:
+def headings(runs: list[RunView], paths: list[Path]) -> list[str]:
+    """Names; with seeds where two runs have one name; paths where that does not tell them apart either."""
+    names = [run.name for run in runs]
+    seeds = [next((stage.artifact["seed"] for stage in run.stages if "seed" in stage.artifact), "?") for run in runs]
+    with_seeds = [f"{name}, seed {seed}" for name, seed in zip(names, seeds, strict=True)]
+    return next((told for told in (names, with_seeds) if len(set(told)) == len(runs)), [str(path) for path in paths])
+
+
+def largest_k(runs: list[RunView], suite: str) -> int:
+    """The largest k whose pass@k every run has measured that has measured any."""
+    measured = []
+    for run in runs:
+        names = [name for stage in run.main_stages if (view := run.evaluation(stage.name)) for name in view.metrics]
+        found = [re.fullmatch(rf"{suite}/pass@(\d+)", name) for name in names]
+        measured.append({int(match[1]) for match in found if match})
+    return max(set.intersection(*filter(None, measured)), default=1) if any(measured) else 1
+
+
+def accuracies(runs: list[RunView], suite: str, k: int) -> list[tuple[str, list[str]]]:
     stages = [stage.name for stage in runs[0].main_stages if runs[0].evaluation(stage.name)]
-    return [(stage, [_accuracy(run, stage, suite) for run in runs]) for stage in stages]
+    return [(stage, [_accuracy(run, stage, suite, k) for run in runs]) for stage in stages]
 
 
 def differences(runs: list[RunView]) -> list[list[str]]:
@@ -71,14 +92,14 @@ def rates(run: RunView, stage: str, suite: str) -> dict[str, float]:
     return {row["problem_id"]: row["c"] / row["n"] for row in rows if row["suite"] == suite and row["n"]}
 
 
-def _accuracy(run: RunView, stage: str, suite: str) -> str:
+def _accuracy(run: RunView, stage: str, suite: str, k: int) -> str:
     evaluation = run.evaluation(stage)
-    rows = [row for row in evaluation.results if row["suite"] == suite and row["n"] >= 8] if evaluation else []
+    rows = [row for row in evaluation.results if row["suite"] == suite and row["n"] >= k] if evaluation else []
     if not rows:
         return "–"
-    one = estimate([row["c"] / row["n"] for row in rows])
-    eight = sum(pass_at_k(row["n"], row["c"], 8) for row in rows) / len(rows)
-    return f"{100 * one.mean:.1f} ({100 * eight:.1f})"
+    one = sum(row["c"] / row["n"] for row in rows) / len(rows)
+    many = sum(pass_at_k(row["n"], row["c"], k) for row in rows) / len(rows)
+    return f"{100 * one:.1f}" + (f" ({100 * many:.1f})" if k > 1 else "")
 
 
 def _points(difference: Estimate) -> str:
