@@ -60,13 +60,13 @@ def headings(runs: list[RunView], paths: list[Path]) -> list[str]:
 
 
 def largest_k(runs: list[RunView], suite: str) -> int:
-    """The largest k whose pass@k every run has measured that has measured any."""
-    measured = []
+    """The largest k whose pass@k can be had from every run that has measured any: the least of their largest."""
+    largest = []
     for run in runs:
         names = [name for stage in run.main_stages if (view := run.evaluation(stage.name)) for name in view.metrics]
         found = [re.fullmatch(rf"{suite}/pass@(\d+)", name) for name in names]
-        measured.append({int(match[1]) for match in found if match})
-    return max(set.intersection(*filter(None, measured)), default=1) if any(measured) else 1
+        largest += [max(int(match[1]) for match in found if match)] if any(found) else []
+    return min(largest, default=1)
 
 
 def accuracies(runs: list[RunView], suite: str, k: int) -> list[tuple[str, list[str]]]:

@@ -30,8 +30,8 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *ru
     return capsys.readouterr().out.splitlines()
 
 
-def test_the_largest_k_that_every_run_measured(monkeypatch, capsys, tmp_path) -> None:
-    wide = write_run(tmp_path / "wide", "wide", 0, [1, 7], [1, 2, 8], samples=8)
+def test_the_largest_k_that_every_run_has(monkeypatch, capsys, tmp_path) -> None:
+    wide = write_run(tmp_path / "wide", "wide", 0, [1, 7], [1, 8], samples=8)
     narrow = write_run(tmp_path / "narrow", "narrow", 0, [0, 1], [1, 2], samples=2)
     lines = ask(monkeypatch, capsys, narrow, wide)
     assert "**reasoning**, test accuracy: pass@1 (pass@2)" in lines
