@@ -30,7 +30,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pipeline import axes, compose, jobs, messages, sweep
 from pipeline.artifacts import Fault
 from pipeline.config import RunConfig
-from pipeline.flags import unknown_flag
+from pipeline.flags import unknown_flag, version
 from pipeline.launch_cluster import preview
 from pipeline.manual import page
 from pipeline.plan import make_plan
@@ -100,6 +100,9 @@ def main() -> int:
         return answer(arguments[1:])
     if {"-h", "--help"} & set(arguments):
         print(page())
+        return sweep.DONE
+    if "--version" in arguments:
+        print(version())
         return sweep.DONE
     faults = [fault for one in arguments if one.startswith("-") and (fault := unknown_flag(one))]
     if faults:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 
 from pipeline.artifacts import Fault
 from pipeline.config import RunConfig
 from pipeline.messages import SYNONYMS, nearest, root_groups
+from pipeline.provenance import ROOT
 
 FLAGS = (
     *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "-r", "--resolve", "-p", "--package", "-m"),
@@ -30,3 +32,9 @@ def unknown_flag(flag: str) -> Fault | None:
     else:
         remedy = "settings are written KEY=VALUE; see python run.py --help"
     return Fault(name, "is no flag", remedy)
+
+
+def version() -> str:
+    """Of this checkout, `posttrain X.Y.Z`; what is installed may be older."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return f"{project['name']} {project['version']}"

@@ -69,6 +69,13 @@ def test_help_has_a_line_for_every_group_and_every_knob_of_the_root() -> None:
     assert max(map(len, text.splitlines())) <= 120
 
 
+def test_the_version_is_that_of_the_project() -> None:
+    done = run("pipeline=r1_style", "--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    name, number = done.stdout.split()
+    assert name == "posttrain" and f'version = "{number}"' in (ROOT / "pyproject.toml").read_text()
+
+
 @pytest.mark.parametrize(
     ("flag", "told"),
     [
