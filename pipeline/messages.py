@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError, MissingMandatoryValue
 
 from pipeline.artifacts import Fault
@@ -177,9 +177,9 @@ def _composition(error: HydraException, overrides: list[str]) -> Fault:
     text = str(error)
     if match := re.search(r"Ambiguous value for argument '([^']+)'", text):
         key, _, values = match[1].partition("=")
-        return Fault(
-            key, f"has several values: {values}", f"add -m to sweep over them; a list is written {key}=[{values}]"
-        )
+        listed = key == "experiment" or isinstance(OmegaConf.select(_known_keys(overrides), key), ListConfig)
+        as_list = f"; a list is written {key}=[{values}]" if listed else ""
+        return Fault(key, f"has several values: {values}", f"add -m to sweep over them{as_list}")
     if match := re.search(r"Could not override '([^']+)'", text):
         inside = getattr(error.__cause__, "full_key", None) or ""  # of evaluation={samplez: 3}
         return _unknown_key(inside if inside.startswith(f"{match[1]}.") else match[1], overrides)

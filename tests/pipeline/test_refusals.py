@@ -27,7 +27,11 @@ CASES = [
     ("G=many", "G: 'many' is not a whole number -> write a value of that type"),
     ("stages.base.learning_rate=fast", "stages.base.learning_rate: 'fast' is not a number"),
     ("dry_run=perhaps", "dry_run: 'perhaps' is not true or false"),
-    ("G=4,8", "G: has several values: 4,8 -> add -m to sweep over them"),
+    (
+        "evaluation.ks=1,2",
+        "has several values: 1,2 -> add -m to sweep over them; a list is written evaluation.ks=[1,2]",
+    ),
+    ("experiment=dapo,smoke", "-> add -m to sweep over them; a list is written experiment=[dapo,smoke]"),
     ("G=[4", "G=[4: cannot be read -> write KEY=VALUE"),
     ("+stages.general_lr.steps=3", "there is no stage 'general_lr' -> write stages.general_rl.steps"),
     ("+G=4", "G: is there already -> leave the + out: G=..."),
@@ -74,6 +78,14 @@ def test_one_line_with_key_and_remedy(override: str, told: str) -> None:
     (line,) = str(caught.value).splitlines()
     assert told in line
     assert len(line) < 400 and "HYDRA_FULL_ERROR" not in line
+
+
+def test_several_values_of_what_is_no_list_are_a_sweep() -> None:
+    for override in ("seed=1,2", "pipeline=r1_style,r1_zero"):
+        with pytest.raises(Refused) as caught:
+            compose([override])
+        key, _, values = override.partition("=")
+        assert str(caught.value) == f"{key}: has several values: {values} -> add -m to sweep over them"
 
 
 def test_suggestions_name_what_is_near_and_never_what_is_far() -> None:
