@@ -7,7 +7,7 @@ import tomllib
 
 from pipeline.artifacts import Fault
 from pipeline.config import RunConfig
-from pipeline.messages import SYNONYMS, nearest, root_groups
+from pipeline.messages import RESUME, SYNONYMS, nearest, root_groups
 from pipeline.provenance import ROOT
 
 FLAGS = (
@@ -25,7 +25,9 @@ def unknown_flag(flag: str) -> Fault | None:
     bare = name.lstrip("-").replace("-", "_")
     flags = [one for one in FLAGS if one.startswith("--")] if name.startswith("--") else []
     keys = [*root_groups(), *(item.name for item in dataclasses.fields(RunConfig))]
-    if close := nearest(name, flags):
+    if bare in RESUME:
+        remedy = "leave it out: the same command goes on from the last checkpoint"
+    elif close := nearest(name, flags):
         remedy = f"write {close}"
     elif close := nearest(SYNONYMS.get(bare, bare), keys):
         remedy = f"settings have no dashes: write {close}=..."

@@ -49,6 +49,7 @@ SYNONYMS = {
     "micro_batch_size": "tokens_per_microbatch",
     "run_name": "name",
 }
+RESUME = ("resume", "resume_from", "resume_from_checkpoint", "resume_path", "auto_resume")  # happens without a key
 
 
 class Refused(Exception):
@@ -242,6 +243,9 @@ def _unknown_key(key: str, overrides: list[str]) -> Fault:
     children = [str(child) for child in parent] if isinstance(parent, DictConfig) else []
     children += root_groups() if depth == 0 and len(parts) == 1 else []
     wrong, prefix = parts[depth], ".".join([*parts[:depth], ""])
+    if wrong in RESUME:
+        remedy = "leave it out: the same command goes on from the last checkpoint (force=[STAGE] computes it anew)"
+        return Fault(key, f"there is no key '{wrong}'", remedy)
     if wrong in SYNONYMS:
         return Fault(
             key,

@@ -53,6 +53,8 @@ CASES = [
     ("+experiment=smoke", "experiment: is chosen already -> leave the + out: experiment=NAME"),
     ("+stage@stages.new=sft", "+stage@stages.new: adds a stage, which only a recipe can -> write it into conf/pipel"),
     ("~stages.basee", "stages.basee: there is no stage 'basee' -> write ~stages.base"),
+    ("resume=true", "resume: there is no key 'resume' -> leave it out: the same command goes on from the last check"),
+    ("+stages.base.resume_from=x", "'resume_from' -> leave it out: the same command goes on from the last checkpoint"),
     ("=3", "=3: has no key -> write KEY=VALUE"),
     ("model=null", "model: 'null' is no choice -> write one of: hf, "),
     ("engine@stages.base.engine=2", "engine@stages.base.engine: '2' is no choice -> write one of: torch, "),
