@@ -33,6 +33,7 @@ from pipeline.config import RunConfig
 from pipeline.flags import unknown_flag, version
 from pipeline.launch_cluster import preview
 from pipeline.manual import page
+from pipeline.overrides import unreadable
 from pipeline.plan import make_plan
 from pipeline.table import plan_table
 
@@ -118,7 +119,7 @@ def main() -> int:
 
 def through_hydra(arguments: list[str]) -> int:
     """Let Hydra run its jobs, in whatever processes; the exit status comes from what they recorded."""
-    if faults := [fault for item in arguments if not item.startswith("-") and (fault := messages.unreadable(item))]:
+    if faults := [fault for item in arguments if not item.startswith("-") and (fault := unreadable(item))]:
         print(messages.Refused(faults), file=sys.stderr)
         return sweep.REFUSED
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing and exiting in its own way

@@ -118,19 +118,16 @@ def _root_keys() -> list[str]:
 
 
 def _keys(key: str, config: Config) -> list[str]:
-    """One level deeper: `stages.cold_start.` for what has fields, `stages.cold_start.steps=` for what has a value."""
+    """One level deeper: `stages.cold_start.` for what has fields, `stages.cold_start.steps=` for what has a value.
+    What is the run's own (a stage's ${model}) is set there, so it is left out."""
     parent = key.rpartition(".")[0]
     node = OmegaConf.select(config(), parent)
     if not isinstance(node, DictConfig):
         return []
-    return [f"{parent}.{name}{'.' if _has_fields(node, name) else '='}" for name in map(str, node)]
-
-
-def _has_fields(node: DictConfig, name: Any) -> bool:
-    child = node._get_node(name)
-    if isinstance(child, DictConfig) and child._is_interpolation():
-        child = child._maybe_dereference_node()
-    return isinstance(child, DictConfig) and not child._is_none()
+    children = {str(name): node._get_node(name) for name in node}
+    nodes = {name: child for name, child in children.items() if isinstance(child, DictConfig)}
+    own = [name for name in children if name not in nodes or not nodes[name]._is_interpolation()]
+    return [f"{parent}.{name}{'.' if name in nodes and not nodes[name]._is_none() else '='}" for name in own]
 
 
 def _of_one_stage(key: str, config: Config) -> list[str]:

@@ -21,7 +21,8 @@ from omegaconf.errors import OmegaConfBaseException
 from pipeline.config import RunConfig
 from pipeline.kinds import kinds
 from pipeline.manual import choices
-from pipeline.messages import CONF, Refused, added, reword, unreachable, unreadable
+from pipeline.messages import CONF, Refused, reword, unreachable
+from pipeline.overrides import added, shared, unreadable
 from stages.base_model.config import ModelConfig
 from stages.parts.data.config import DataConfig
 
@@ -80,7 +81,7 @@ def composed(overrides: list[str]) -> tuple[DictConfig, dict[str, Any]]:
 
 def typed(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> RunConfig:
     """Dataclasses instead of a DictConfig, every interpolation resolved. Raises Refused."""
-    faults = [fault for override in overrides if (fault := unreachable(override))]
+    faults = [fault for override in overrides if (fault := unreachable(override) or shared(override, config))]
     if faults:
         raise Refused(faults)
     try:

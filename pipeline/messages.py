@@ -6,7 +6,6 @@ ours, with the nearest name that exists.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import re
 from collections.abc import Iterable
@@ -17,7 +16,6 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError, MissingMandatoryValue
 
 from pipeline.artifacts import Fault
-from pipeline.config import RunConfig
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
@@ -91,7 +89,7 @@ def reword(error: Exception, overrides: list[str]) -> Fault:
         return _composition(error, overrides)
     key = getattr(error, "full_key", None) or "config"
     if re.match(r"Key '\S+' (is )?not in", str(error)):
-        return _unknown_key(key, overrides)
+        return unknown_key(key, overrides)
     if isinstance(error, MissingMandatoryValue) or "missing mandatory value" in str(error).lower():
         return _missing_value(error, key)
     if isinstance(error, InterpolationKeyError | InterpolationResolutionError):
@@ -119,35 +117,6 @@ def unreachable(override: str) -> Fault | None:
         return None
     remedy = f"write it for a stage, stages.NAME.{group}.{field}=..., or choose {group}=NAME for all of them"
     return Fault(key, f"is read by no stage: each has its own {group} settings", remedy)
-
-
-def unreadable(override: str) -> Fault | None:
-    """What Hydra would die of: an override without a key, and a choice that is no name (`model=null`)."""
-    key, _, value = override.lstrip("+~").partition("=")
-    if not key:
-        return Fault(override, "has no key", "write KEY=VALUE")
-    group = key.partition("@")[0]
-    if not re.fullmatch(r"null|true|false|[-+\d.e]+", value) or not (CONF / group).is_dir():
-        return None
-    names = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
-    return Fault(key, f"'{value}' is no choice", f"write one of: {', '.join(names)}; or leave it out")
-
-
-def added(override: str, cfg: RunConfig, overrides: list[str]) -> Fault | None:
-    """A + lets Hydra add any key; one that no code reads is a misspelt one."""
-    key = override.lstrip("+").partition("=")[0]
-    if not override.startswith("+") or "@" in key or (CONF / key).is_dir():
-        return None
-    node: object = cfg
-    for part in key.split("."):
-        names = [item.name for item in dataclasses.fields(node)] if dataclasses.is_dataclass(node) else None
-        if isinstance(node, dict):
-            node = node.get(part)
-        elif names is not None and part in names:
-            node = getattr(node, part)
-        else:
-            return _unknown_key(key, overrides)
-    return None
 
 
 def _missing_choice(error: MissingConfigException, overrides: list[str]) -> Fault:
@@ -183,9 +152,9 @@ def _composition(error: HydraException, overrides: list[str]) -> Fault:
         return Fault(key, f"has several values: {values}", f"add -m to sweep over them{as_list}")
     if match := re.search(r"Could not override '([^']+)'", text):
         inside = getattr(error.__cause__, "full_key", None) or ""  # of evaluation={samplez: 3}
-        return _unknown_key(inside if inside.startswith(f"{match[1]}.") else match[1], overrides)
+        return unknown_key(inside if inside.startswith(f"{match[1]}.") else match[1], overrides)
     if match := re.search(r"Could not delete from config. '([^']+)' does not exist", text):
-        return _unknown_key(match[1], overrides)
+        return unknown_key(match[1], overrides)
     if match := re.search(r"Error merging override (\S+)", text):
         key, _, value = match[1].partition("=")
         cause = _first_line(error.__cause__) if error.__cause__ else _first_line(error)
@@ -194,7 +163,7 @@ def _composition(error: HydraException, overrides: list[str]) -> Fault:
             or "not a subclass of StageConfig" in cause
             or re.search(r"Key '\S+' not in", cause)
         ):
-            return _unknown_key(key.lstrip("+"), overrides)
+            return unknown_key(key.lstrip("+"), overrides)
         return Fault(key, *_wrong_type(cause, key, value))
     if match := re.search(r"Could not append to config. An item is already at '([^']+)'", text):
         return Fault(match[1], "is there already", f"leave the + out: {match[1]}=...")
@@ -203,7 +172,7 @@ def _composition(error: HydraException, overrides: list[str]) -> Fault:
     if match := re.search(r"Multiple values for (\S+?)\.", text):
         return Fault(match[1], "is chosen already", f"leave the + out: {match[1]}=NAME")
     if match := re.search(r"Override (\S+?)=\S* looks like a config group", text):
-        return _unknown_key(match[1], overrides)
+        return unknown_key(match[1], overrides)
     return Fault("config", _first_line(error), "see python run.py --help")
 
 
@@ -228,7 +197,7 @@ def _wrong_type(cause: str, key: str, value: str) -> tuple[str, str]:
     return cause, remedy
 
 
-def _unknown_key(key: str, overrides: list[str]) -> Fault:
+def unknown_key(key: str, overrides: list[str]) -> Fault:
     """A key or group that does not exist, with the nearest that does."""
     if "@" in key:
         return _unknown_package(key, overrides)

@@ -80,7 +80,6 @@ def test_a_source_that_the_choice_does_not_read(field: str, value: str, remedy: 
         (["data=jsonl", f"data.path={GSM8K}", "data.difficulty=3"], "data.difficulty does nothing: source=jsonl "),
         (["data=jsonl", f"data.path={GSM8K}", "data.split=test"], "data.split does nothing: source=jsonl does not "),
         (["data=gsm8k", "data.families=[chain_sum]"], "data.families does nothing: source=hub does not read it"),
-        (["stages.problems.reasoning.subset=x"], "stages.problems.reasoning.subset does nothing: source=reasoning_gym"),
         (["model.revision=abc"], "model.revision does nothing: model.source=scratch is trained here"),
         (
             ["model=qwen3_0_6b", "model.layers=2"],

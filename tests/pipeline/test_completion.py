@@ -35,6 +35,7 @@ def offered(line: str) -> list[str]:
         ("dry_run=", ["dry_run=false", "dry_run=true"]),
         ("experiment=[smoke,dr", ["experiment=[smoke,dr_grpo"]),
         ("stages.reas", ["stages.reasoning_rl."]),
+        ("stages.base.mo", []),  # is the run's, which is set at model.
         ("stages.reasoning_rl.algorithm.epsilon", ["epsilon=", "epsilon_high="]),
         ("stages.reasoning_rl.gate.on_fail=", ["on_fail=stop", "on_fail=warn"]),
         ("stages.reasoning_rl.G=", ["stages.reasoning_rl.G=8"]),  # what it is now

@@ -55,6 +55,15 @@ CASES = [
     ("~stages.basee", "stages.basee: there is no stage 'basee' -> write ~stages.base"),
     ("resume=true", "resume: there is no key 'resume' -> leave it out: the same command goes on from the last check"),
     ("+stages.base.resume_from=x", "'resume_from' -> leave it out: the same command goes on from the last checkpoint"),
+    (
+        "stages.base.model.layers=2",
+        "stages.base.model is the run's model, for every stage that reads it -> write model.",
+    ),
+    (
+        "++stages.student_base.model.facts.x=2",
+        "is the run's student, for every stage that reads it -> write stud",
+    ),
+    ("stages.problems.reasoning.subset=x", "is the run's data, for every stage that reads it -> write data.subset=x"),
     ("=3", "=3: has no key -> write KEY=VALUE"),
     ("model=null", "model: 'null' is no choice -> write one of: hf, "),
     ("engine@stages.base.engine=2", "engine@stages.base.engine: '2' is no choice -> write one of: torch, "),
@@ -88,6 +97,12 @@ def test_several_values_of_what_is_no_list_are_a_sweep() -> None:
             compose([override])
         key, _, values = override.partition("=")
         assert str(caught.value) == f"{key}: has several values: {values} -> add -m to sweep over them"
+
+
+def test_a_stage_whose_model_is_written_out_is_its_own() -> None:
+    own = ["stages.base.model={source: scratch, hidden_size: 64}", "stages.reasoning_rl.algorithm.beta=0.5"]
+    cfg = compose(own)
+    assert (cfg.stages["base"].model.hidden_size, cfg.model.hidden_size) == (64, 128)
 
 
 def test_suggestions_name_what_is_near_and_never_what_is_far() -> None:

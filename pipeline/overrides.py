@@ -1,0 +1,59 @@
+"""What an override may not say although Hydra takes it; each check returns one fault or None.
+
+`unreadable` goes by its words alone, before Hydra sees them; the others look at what was composed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from omegaconf import DictConfig
+
+from pipeline.artifacts import Fault
+from pipeline.config import RunConfig
+from pipeline.messages import CONF, unknown_key
+
+
+def unreadable(override: str) -> Fault | None:
+    """What Hydra would die of: an override without a key, and a choice that is no name (`model=null`)."""
+    key, _, value = override.lstrip("+~").partition("=")
+    if not key:
+        return Fault(override, "has no key", "write KEY=VALUE")
+    group = key.partition("@")[0]
+    if not re.fullmatch(r"null|true|false|[-+\d.e]+", value) or not (CONF / group).is_dir():
+        return None
+    names = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    return Fault(key, f"'{value}' is no choice", f"write one of: {', '.join(names)}; or leave it out")
+
+
+def added(override: str, cfg: RunConfig, overrides: list[str]) -> Fault | None:
+    """A + lets Hydra add any key; one that no code reads is a misspelt one."""
+    key = override.lstrip("+").partition("=")[0]
+    if not override.startswith("+") or "@" in key or (CONF / key).is_dir():
+        return None
+    node: object = cfg
+    for part in key.split("."):
+        names = [item.name for item in dataclasses.fields(node)] if dataclasses.is_dataclass(node) else None
+        if isinstance(node, dict):
+            node = node.get(part)
+        elif names is not None and part in names:
+            node = getattr(node, part)
+        else:
+            return unknown_key(key, overrides)
+    return None
+
+
+def shared(override: str, config: DictConfig) -> Fault | None:
+    """`stages.base.model.hidden_size=64` where the stage has ${model}: Hydra would write it into the root's model,
+    which other stages read as well. `config` still has its interpolations."""
+    key, equals, value = override.lstrip("+~").partition("=")
+    parts = key.split(".")
+    node: object = config
+    for index, part in enumerate(parts[:-1], start=1):
+        node = node._get_node(part) if isinstance(node, DictConfig) else None
+        if isinstance(node, DictConfig) and node._is_interpolation():
+            root = str(node._value()).strip("${}")
+            problem = f"{'.'.join(parts[:index])} is the run's {root}, for every stage that reads it"
+            return Fault(key, problem, f"write {'.'.join([root, *parts[index:]])}{equals}{value}")
+    return None
