@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from pathlib import Path
 
 from pipeline.artifacts import Fault, model_folder_fault
@@ -186,7 +187,20 @@ def inert_knobs(cfg: RunConfig, stages: list[PlannedStage], overrides: list[str]
     for root, key in ROOT_KNOBS.items():
         if root in asked:
             notes += _root_knob(root, key, cfg, stages)
+    notes += [note for override in overrides for note in kept_shares(override, cfg)]
     return list(dict.fromkeys(notes))
+
+
+def kept_shares(override: str, cfg: RunConfig) -> list[str]:
+    """`stages.general_rl.suites={reasoning: 1}` keeps the other suites, because Hydra merges mappings."""
+    key, _, value = override.partition("=")
+    _, _, rest = key.partition("stages.")
+    name, _, field = rest.partition(".")
+    shares = getattr(cfg.stages.get(name), field, None)
+    if not value.startswith("{") or not isinstance(shares, dict):
+        return []
+    kept = [one for one, share in shares.items() if isinstance(share, float) and not re.search(rf"\b{one}\b", value)]
+    return [f"{key} keeps {one} as well, mappings are merged; ~{key}.{one} leaves it out" for one in kept]
 
 
 def _root_knob(root: str, key: str, cfg: RunConfig, stages: list[PlannedStage]) -> list[str]:

@@ -22,7 +22,7 @@ from pipeline.config import RunConfig
 from pipeline.kinds import kinds
 from pipeline.manual import choices
 from pipeline.messages import CONF, Refused, reword, unreachable
-from pipeline.overrides import added, shared, unreadable
+from pipeline.overrides import added, merged, shared, unreadable
 from stages.base_model.config import ModelConfig
 from stages.parts.data.config import DataConfig
 
@@ -88,7 +88,9 @@ def typed(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> 
         cfg: RunConfig = OmegaConf.to_object(config)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         raise Refused([reword(error, overrides)]) from error
-    if faults := [fault for override in overrides if (fault := added(override, cfg, overrides))]:
+    if faults := [
+        fault for override in overrides if (fault := added(override, cfg, overrides) or merged(override, cfg))
+    ]:
         raise Refused(faults)
     cfg.pipeline = choices["pipeline"]
     cfg.name = cfg.name or default_name(choices["pipeline"], overrides)

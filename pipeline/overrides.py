@@ -44,6 +44,21 @@ def added(override: str, cfg: RunConfig, overrides: list[str]) -> Fault | None:
     return None
 
 
+def merged(override: str, cfg: RunConfig) -> Fault | None:
+    """`stages.general_rl.suites={}` leaves everything as it was: Hydra merges mappings."""
+    key, _, value = override.lstrip("+").partition("=")
+    if not re.fullmatch(r"\{\s*\}", value):
+        return None
+    node: object = cfg
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, dict) else getattr(node, part, None)
+    if not node:
+        return None
+    names = ", ".join(node) if isinstance(node, dict) else ""
+    remedy = f"write ~{key}.NAME for each entry to leave out (there are: {names})" if names else "leave it out"
+    return Fault(key, "{} changes nothing: mappings are merged", remedy)
+
+
 def shared(override: str, config: DictConfig) -> Fault | None:
     """`stages.base.model.hidden_size=64` where the stage has ${model}: Hydra would write it into the root's model,
     which other stages read as well. `config` still has its interpolations."""

@@ -100,6 +100,15 @@ def test_an_axis_that_the_source_does_not_read_is_refused() -> None:
     assert [fault.key for fault in caught.value.faults] == ["data.difficulty"]
 
 
+def test_a_mapping_of_shares_says_what_it_keeps(tmp_path: Path) -> None:
+    override = "stages.general_rl.suites={reasoning: 1}"
+    told = "stages.general_rl.suites keeps general as well, mappings are merged; ~stages.general_rl.suites.general leav"
+    for more, notes in (([], [told]), (["~stages.general_rl.suites.general"], [])):
+        overrides = ["experiment=smoke", f"output_dir={tmp_path}", override, *more]
+        found = [note for note in make_plan(compose(overrides), overrides).warnings if " keeps " in note]
+        assert [note[: len(told)] for note in found] == notes
+
+
 def test_a_root_knob_says_where_it_acts(cfg: RunConfig) -> None:
     cfg.stages["reasoning_rl"].updates_per_rollout = 1
     warnings = make_plan(cfg, ["epsilon=0.2"]).warnings

@@ -64,6 +64,11 @@ CASES = [
         "is the run's student, for every stage that reads it -> write stud",
     ),
     ("stages.problems.reasoning.subset=x", "is the run's data, for every stage that reads it -> write data.subset=x"),
+    (
+        "stages.general_rl.suites={}",
+        "stages.general_rl.suites: {} changes nothing: mappings are merged -> write ~stages.general_rl.suites.NAME for",
+    ),
+    ("++stages.base={ }", "stages.base: {} changes nothing: mappings are merged -> leave it out"),
     ("=3", "=3: has no key -> write KEY=VALUE"),
     ("model=null", "model: 'null' is no choice -> write one of: hf, "),
     ("engine@stages.base.engine=2", "engine@stages.base.engine: '2' is no choice -> write one of: torch, "),
