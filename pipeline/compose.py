@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -15,9 +16,10 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, flag_override
+from omegaconf import DictConfig, ListConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
+from pipeline.artifacts import Fault
 from pipeline.config import RunConfig
 from pipeline.kinds import kinds
 from pipeline.manual import choices
@@ -88,6 +90,8 @@ def typed(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> 
         cfg: RunConfig = OmegaConf.to_object(config)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         raise Refused([reword(error, overrides)]) from error
+    if faults := list(mistyped_lists(config)):
+        raise Refused(faults)
     if faults := [
         fault for override in overrides if (fault := added(override, cfg, overrides) or merged(override, cfg))
     ]:
@@ -95,6 +99,21 @@ def typed(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> 
     cfg.pipeline = choices["pipeline"]
     cfg.name = cfg.name or default_name(choices["pipeline"], overrides)
     return cfg
+
+
+def mistyped_lists(node: DictConfig) -> Iterator[Fault]:
+    """OmegaConf checks no type where a list comes by interpolation, as evaluation.ks does from the scale."""
+    for name in node:
+        child = node._get_node(name)
+        if isinstance(child, DictConfig) and not child._is_interpolation() and not child._is_none():
+            yield from mistyped_lists(child)
+        elif isinstance(child, ListConfig) and child._is_interpolation():
+            found, items = child._maybe_dereference_node(), child._metadata.element_type
+            if isinstance(found, ListConfig) and all(isinstance(item, items) for item in found):
+                continue
+            example = {int: "[1, 8]", str: "[NAME]"}.get(items, "[...]")
+            key, reader = str(child._value()).strip("${}"), child._get_full_key(None)
+            yield Fault(key, f"'{found}' is not a list as {reader} needs it", f"write {key}={example}")
 
 
 def default_name(pipeline: str, overrides: list[str]) -> str:

@@ -92,6 +92,11 @@ def reword(error: Exception, overrides: list[str]) -> Fault:
         return unknown_key(key, overrides)
     if isinstance(error, MissingMandatoryValue) or "missing mandatory value" in str(error).lower():
         return _missing_value(error, key)
+    if match := re.match(r"While dereferencing interpolation '\$\{([\w.]+)\}': (.*)", _first_line(error)):
+        value = re.search(r"Value '(.*)' of type", match[2])  # the fault is where it was set, not where it is read
+        return Fault(match[1], *_wrong_type(match[2], match[1], value[1] if value else ""))
+    if match := re.search(r"node `([\w.]+)` is not a container", str(error)):
+        return Fault(match[1], "consists of fields", f"write {match[1]}.FIELD=VALUE")
     if isinstance(error, InterpolationKeyError | InterpolationResolutionError):
         return Fault(key, _first_line(error), "give the key that it refers to a value")
     return Fault(key, _first_line(error), "write a value of that type")
@@ -155,7 +160,7 @@ def _composition(error: HydraException, overrides: list[str]) -> Fault:
         return unknown_key(inside if inside.startswith(f"{match[1]}.") else match[1], overrides)
     if match := re.search(r"Could not delete from config. '([^']+)' does not exist", text):
         return unknown_key(match[1], overrides)
-    if match := re.search(r"Error merging override (\S+)", text):
+    if match := re.search(r"Error merging override (.+)", text):
         key, _, value = match[1].partition("=")
         cause = _first_line(error.__cause__) if error.__cause__ else _first_line(error)
         if (
@@ -165,6 +170,8 @@ def _composition(error: HydraException, overrides: list[str]) -> Fault:
         ):
             return unknown_key(key.lstrip("+"), overrides)
         return Fault(key, *_wrong_type(cause, key, value))
+    if match := re.search(r"Could not delete '([^']+)'. No match", text):
+        return Fault(f"~{match[1]}", "is not chosen", "leave it out")
     if match := re.search(r"Could not append to config. An item is already at '([^']+)'", text):
         return Fault(match[1], "is there already", f"leave the + out: {match[1]}=...")
     if "Error resolving interpolation" in text and (new := [item for item in overrides if item.startswith("+stage@")]):
@@ -173,7 +180,24 @@ def _composition(error: HydraException, overrides: list[str]) -> Fault:
         return Fault(match[1], "is chosen already", f"leave the + out: {match[1]}=NAME")
     if match := re.search(r"Override (\S+?)=\S* looks like a config group", text):
         return unknown_key(match[1], overrides)
+    if "ConfigKeyError raised while composing" in text and (chosen := _other_kind(text, overrides)):
+        return chosen
     return Fault("config", _first_line(error), "see python run.py --help")
+
+
+def _other_kind(text: str, overrides: list[str]) -> Fault | None:
+    """`stage@stages.base=sft`: the recipe sets fields of the stage that the other kind does not have."""
+    key = re.search(r"full_key: (\S+)", text)
+    name = key[1].split(".")[1] if key and key[1].startswith("stages.") else ""
+    chosen = next((item for item in overrides if item.startswith(f"stage@stages.{name}=")), None)
+    if chosen is None:
+        suites = [item for item in overrides if item.startswith("+suite=")]
+        return Fault("+suite", "is chosen by a recipe", "write it into conf/pipeline") if suites else None
+    written, _, kind = chosen.partition("=")
+    problem = f"the recipe gives {name} a field that {kind} does not have: {key[1].split('.', 2)[2] if key else ''}"
+    return Fault(
+        written, problem, "choose a kind with the same fields, or write a recipe of your own into conf/pipeline"
+    )
 
 
 def _wrong_type(cause: str, key: str, value: str) -> tuple[str, str]:
@@ -192,7 +216,15 @@ def _wrong_type(cause: str, key: str, value: str) -> tuple[str, str]:
         group = key.rpartition(".")[2]
         choose = f"write {group}@{key}={value}" if (CONF / group).is_dir() else f"write its fields, {key}.FIELD=..."
         return f"'{value}' is not what {key} consists of", choose
-    if "is not Optional" in cause:
+    if "Cannot merge DictConfig with ListConfig" in cause and value.startswith("["):
+        return f"'{value}' is not a mapping", f"write {key}.NAME=VALUE"
+    if "Cannot merge DictConfig with ListConfig" in cause:
+        return f"'{value}' is not a list", f"write {key}=[ITEM, ...]"
+    if re.search(r"Cannot convert '\w+' to string", cause):
+        return f"'{value}' is not one value", f"write {key}={value.strip('[]{}')}"
+    if "does not support deletion" in cause:
+        return "cannot be left out, as fields have to have a value", f"write {key.lstrip('~')}=VALUE for another"
+    if "is not Optional" in cause or "Incompatible value 'None'" in cause:
         return "cannot be null", "give it a value, or leave it out"
     return cause, remedy
 

@@ -14,14 +14,22 @@ from pipeline.artifacts import Fault
 from pipeline.config import RunConfig
 from pipeline.messages import CONF, unknown_key
 
+FIELDS = {item.name for item in dataclasses.fields(RunConfig)}
+
 
 def unreadable(override: str) -> Fault | None:
-    """What Hydra would die of: an override without a key, and a choice that is no name (`model=null`)."""
+    """What Hydra would die of, or take for something else: an override without a key, a choice that is no name
+    (`model=null`, `pipeline=[r1_style]`), a node of the run left out, which would come back with other values."""
     key, _, value = override.lstrip("+~").partition("=")
+    group = key.partition("@")[0]
+    is_group = (CONF / group).is_dir()
     if not key:
         return Fault(override, "has no key", "write KEY=VALUE")
-    group = key.partition("@")[0]
-    if not re.fullmatch(r"null|true|false|[-+\d.e]+", value) or not (CONF / group).is_dir():
+    if override.startswith("~") and key not in ("stages", "experiment") and (key in FIELDS or (is_group and not value)):
+        remedy = f"write {key}=NAME for another" if is_group else "give it another value, or leave this out"
+        return Fault(f"~{key}", "cannot be left out of a run", remedy)
+    no_name = r"null|true|false|[-+\d.e]+|\{.*\}|.*/.*" + ("" if group == "experiment" else r"|\[.*\]")
+    if not is_group or not re.fullmatch(no_name, value):
         return None
     names = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
     return Fault(key, f"'{value}' is no choice", f"write one of: {', '.join(names)}; or leave it out")
