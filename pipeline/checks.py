@@ -52,9 +52,10 @@ def run_faults(cfg: RunConfig, names: list[str]) -> list[Fault]:
     for key, name in asked:
         if name is not None and name not in names:
             faults.append(Fault(key, f"there is no stage '{name}'", suggest(name, names)))
-    for key, seed in (("seed", cfg.seed), ("evaluation.seed", cfg.evaluation.seed)):
-        if seed < 0:
-            faults.append(Fault(key, f"is {seed}", "write 0 or more"))
+    own = [(f"stages.{name}.seed", stage.seed) for name, stage in cfg.stages.items() if stage.seed != cfg.seed]
+    for key, seed in (("seed", cfg.seed), ("evaluation.seed", cfg.evaluation.seed), *own):
+        if not 0 <= seed < 2**63:  # torch takes 64 bits, numpy nothing negative
+            faults.append(Fault(key, f"is {seed}", "write 0 or more" if seed < 0 else "write one below 2^63"))
     if not cfg.output_dir:
         faults.append(Fault("output_dir", "is empty", "name a folder, or leave it out: outputs"))
     if "/" in cfg.name or cfg.name.startswith("."):
@@ -72,6 +73,8 @@ def run_faults(cfg: RunConfig, names: list[str]) -> list[Fault]:
         )
     if cfg.tracker.kind not in ("none", "wandb"):
         faults.append(Fault("tracker.kind", f"'{cfg.tracker.kind}' is unknown", "write none or wandb"))
+    if cfg.tracker.mode not in (None, "online", "offline"):
+        faults.append(Fault("tracker.mode", f"'{cfg.tracker.mode}' is unknown", "write online or offline"))
     for key, least in (("threads", 0), ("parallel_stages", 0), ("concurrent_runs", 1)):
         if getattr(cfg.launcher, key) < least:
             faults.append(Fault(f"launcher.{key}", f"is {getattr(cfg.launcher, key)}", f"write {least} or more"))

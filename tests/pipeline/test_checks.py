@@ -34,6 +34,9 @@ def put(node: Any, key: str, value: Any) -> None:
     [
         ("seed", -1),
         ("evaluation.seed", -1),
+        ("stages.cold_start.seed", -1),
+        ("stages.cold_start.seed", 2**63),
+        ("tracker.mode", "somewhere"),
         ("output_dir", ""),
         ("name", "../elsewhere"),
         ("name", ".hidden"),
