@@ -30,7 +30,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pipeline import axes, compose, jobs, messages, sweep
 from pipeline.artifacts import Fault
 from pipeline.config import RunConfig
-from pipeline.flags import unknown_flag, version
+from pipeline.flags import resolve_alone, unknown_flag, version
 from pipeline.launch_cluster import preview
 from pipeline.manual import page
 from pipeline.overrides import unreadable
@@ -106,6 +106,8 @@ def main() -> int:
         print(version())
         return sweep.DONE
     faults = [fault for one in arguments if one.startswith("-") and (fault := unknown_flag(one))]
+    if fault := resolve_alone(arguments):
+        faults.append(fault)
     if faults:
         print(messages.Refused(faults), file=sys.stderr)
         return sweep.REFUSED

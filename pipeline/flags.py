@@ -13,7 +13,7 @@ from pipeline.provenance import ROOT
 FLAGS = (
     *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "-r", "--resolve", "-p", "--package", "-m"),
     *("--multirun", "-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir"),
-    *("--experimental-rerun", "-i", "--info"),
+    *("-i", "--info"),
 )  # ours and Hydra's
 
 
@@ -34,6 +34,14 @@ def unknown_flag(flag: str) -> Fault | None:
     else:
         remedy = "settings are written KEY=VALUE; see python run.py --help"
     return Fault(name, "is no flag", remedy)
+
+
+def resolve_alone(arguments: list[str]) -> Fault | None:
+    """Hydra raises where there is nothing to print resolved."""
+    words = {one.partition("=")[0] for one in arguments}
+    if words & {"-r", "--resolve"} and not words & {"-c", "--cfg"}:
+        return Fault("--resolve", "prints nothing by itself", "write --cfg job --resolve")
+    return None
 
 
 def version() -> str:

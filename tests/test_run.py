@@ -83,6 +83,7 @@ def test_the_version_is_that_of_the_project() -> None:
         ("--multi-run", "--multi-run: is no flag -> write --multirun"),
         ("--kl-coef=0.1", "--kl-coef: is no flag -> settings have no dashes: write beta=..."),
         ("--resume", "--resume: is no flag -> leave it out: the same command goes on from the last checkpoint"),
+        ("--resolve", "--resolve: prints nothing by itself -> write --cfg job --resolve"),
         ("-x", "-x: is no flag -> settings are written KEY=VALUE; see python run.py --help"),
     ],
 )
