@@ -71,6 +71,8 @@ def shared(override: str, config: DictConfig) -> Fault | None:
     """`stages.base.model.hidden_size=64` where the stage has ${model}: Hydra would write it into the root's model,
     which other stages read as well. `config` still has its interpolations."""
     key, equals, value = override.lstrip("+~").partition("=")
+    if "@" in key:
+        return None  # a choice for that place
     parts = key.split(".")
     node: object = config
     for index, part in enumerate(parts[:-1], start=1):
