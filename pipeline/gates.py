@@ -6,8 +6,10 @@ evaluation of the model that the stage started from.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from pipeline.artifacts import Fault
 from pipeline.messages import suggest
 from pipeline.plan_types import Plan, PlannedStage
 
@@ -16,6 +18,41 @@ Metrics = dict[str, dict[str, Any]]  # stage -> its final metrics, for the stage
 
 def has_gate(stage: PlannedStage) -> bool:
     return stage.cfg.gate.min is not None or stage.cfg.gate.max_drop is not None
+
+
+def gate_faults(plan: Plan) -> list[Fault]:
+    """Gates whose metric will certainly not be there. A plan does not know how a stage calls its own metrics."""
+    found = []
+    for stage in plan.stages:
+        if stage.wanted and has_gate(stage) and (told := _certainly_missing(plan, stage)):
+            found.append(Fault(f"stages.{stage.name}.gate.metric", *told))
+    return found
+
+
+def _certainly_missing(plan: Plan, stage: PlannedStage) -> tuple[str, str] | None:
+    """Problem and remedy; pass@k of a suite is what evaluations alone measure, heldout/... what monitors do."""
+    metric, name = stage.cfg.gate.metric, stage.name
+    group, _, rest = metric.partition("/")
+    if not rest:
+        return f"'{metric}' is no name of a metric", "write GROUP/NAME, as reasoning/pass@1 or train/loss"
+    if group == "heldout" and not getattr(stage.cfg, "monitor_every_steps", 0):
+        return f"{metric} is of monitors, which {name} does not have on", f"write {rest}, of its evaluation"
+    match = re.fullmatch(r"[^/]+/pass@(\d+)(_low|_high)?", metric)
+    if not match:
+        return None
+    evaluation = next((one for one in plan.stages if one.evaluates == name), None)
+    if evaluation is None:
+        remedy = "let its model be evaluated (evaluate, evaluation.enabled), or name a metric of the stage itself"
+        return f"{metric} is of an evaluation, and {name} has none", remedy
+    if not evaluation.wanted:
+        return f"{metric} is of {evaluation.name}, which until={name} leaves out", f"write until={evaluation.name}"
+    suites, ks = getattr(evaluation.cfg, "suites", [group]), getattr(evaluation.cfg, "ks", [int(match[1])])
+    if group not in suites:
+        remedy = suggest(metric, [f"{suite}/{rest}" for suite in suites])
+        return f"'{group}' is not evaluated", f"{remedy}, or add it to evaluation.suites"
+    if int(match[1]) not in ks:
+        return f"pass@{match[1]} is not measured", f"write {group}/pass@{max(ks, default=1)}, or add {match[1]} to evaluation.ks"
+    return None
 
 
 def pending(plan: Plan, sources: list[str], judged: dict[str, str | None]) -> bool:

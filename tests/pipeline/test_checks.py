@@ -103,6 +103,41 @@ def test_an_axis_that_the_source_does_not_read_is_refused() -> None:
     assert [fault.key for fault in caught.value.faults] == ["data.difficulty"]
 
 
+@pytest.mark.parametrize(
+    ("metric", "more", "told"),
+    [
+        ("foo", [], "'foo' is no name of a metric -> write GROUP/NAME, as reasoning/pass@1"),
+        (
+            "resoning/pass@1",
+            [],
+            "'resoning' is not evaluated -> write reasoning/pass@1 (there are: general/pass@1, rea",
+        ),
+        (
+            "general/pass@1",
+            ["evaluation.suites=[reasoning]"],
+            "'general' is not evaluated -> write one of: reasoning/pass@1, or add",
+        ),
+        ("reasoning/pass@8", [], "pass@8 is not measured -> write reasoning/pass@2, or add 8 to evaluation.ks"),
+        ("reasoning/pass@1", ["evaluation.enabled=false"], "is of an evaluation, and cold_start has none -> let its"),
+        ("reasoning/pass@1", ["until=cold_start"], "which until=cold_start leaves out -> write until=cold_start.eval"),
+        ("heldout/reasoning/pass@1", [], "is of monitors, which cold_start does not have on -> write reasoning/pass@1"),
+    ],
+)
+def test_a_gate_on_what_will_not_be_measured(metric: str, more: list[str], told: str, tmp_path: Path) -> None:
+    gate = ["stages.cold_start.gate.min=0.1", f"stages.cold_start.gate.metric={metric}"]
+    with pytest.raises(Refused) as caught:
+        make_plan(compose(["experiment=smoke", f"output_dir={tmp_path}", *gate, *more]))
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith("stages.cold_start.gate.metric: ") and told in line
+
+
+@pytest.mark.parametrize("metric", ["reasoning/pass@2_low", "train/loss", "reasoning/chain_sum/pass@1"])
+def test_a_gate_on_what_may_be_measured(metric: str, tmp_path: Path) -> None:
+    gate = ["stages.cold_start.gate.min=0.1", f"stages.cold_start.gate.metric={metric}"]
+    make_plan(compose(["experiment=smoke", f"output_dir={tmp_path}", *gate]))
+    make_plan(compose(["experiment=smoke", f"output_dir={tmp_path}", "stages.cold_start.gate.metric=off"]))
+
+
 def test_a_mapping_of_shares_says_what_it_keeps(tmp_path: Path) -> None:
     override = "stages.general_rl.suites={reasoning: 1}"
     told = "stages.general_rl.suites keeps general as well, mappings are merged; ~stages.general_rl.suites.general leav"
