@@ -51,7 +51,8 @@ def _certainly_missing(plan: Plan, stage: PlannedStage) -> tuple[str, str] | Non
         remedy = suggest(metric, [f"{suite}/{rest}" for suite in suites])
         return f"'{group}' is not evaluated", f"{remedy}, or add it to evaluation.suites"
     if int(match[1]) not in ks:
-        return f"pass@{match[1]} is not measured", f"write {group}/pass@{max(ks, default=1)}, or add {match[1]} to evaluation.ks"
+        remedy = f"write {group}/pass@{max(ks, default=1)}, or add {match[1]} to evaluation.ks"
+        return f"pass@{match[1]} is not measured", remedy
     return None
 
 

@@ -115,7 +115,7 @@ def test_an_axis_that_the_source_does_not_read_is_refused() -> None:
         (
             "general/pass@1",
             ["evaluation.suites=[reasoning]"],
-            "'general' is not evaluated -> write one of: reasoning/pass@1, or add",
+            "'general' is not evaluated -> write reasoning/pass@1 (there are: reasoning/pass@1), or add",
         ),
         ("reasoning/pass@8", [], "pass@8 is not measured -> write reasoning/pass@2, or add 8 to evaluation.ks"),
         ("reasoning/pass@1", ["evaluation.enabled=false"], "is of an evaluation, and cold_start has none -> let its"),
