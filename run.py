@@ -130,8 +130,10 @@ def through_hydra(arguments: list[str]) -> int:
     os.environ[STATUSES] = str(scratch / "statuses")
     prepared = None
     try:
-        prepared = prepare_sweep(arguments) if set(arguments) & set(MULTIRUN) else None
-        with prepared.server if prepared else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if set(arguments) & set(MULTIRUN):
+                stack.enter_context(fork_server(arguments, scratch))
+                prepared = prepare_sweep(arguments)
             job()
     except Ended as ended:
         return ended.status
@@ -154,6 +156,16 @@ def through_hydra(arguments: list[str]) -> int:
     return statuses[0] if len(statuses) == 1 else sweep.exit_status(statuses)
 
 
+def fork_server(arguments: list[str], scratch: Path) -> contextlib.AbstractContextManager[None]:
+    """One for all jobs of a sweep, which imports while they are planned; none where no rank is forked here."""
+    if any(item == "dry_run=true" or item.startswith(("launcher=", "launcher.kind=")) for item in arguments):
+        return contextlib.nullcontext()
+    from pipeline.forkserver import lent_to_children
+    from pipeline.runner import PRELOAD
+
+    return lent_to_children(PRELOAD, scratch / "console.log")
+
+
 class Ended(Exception):
     """The sweep is over before Hydra was asked: refused, or a dry run."""
 
@@ -165,7 +177,6 @@ class Ended(Exception):
 class Prepared:
     folder: Path
     refused: int  # jobs that are not launched
-    server: contextlib.AbstractContextManager[None]  # the fork server that all jobs share
 
 
 def prepare_sweep(arguments: list[str]) -> Prepared:
@@ -207,19 +218,7 @@ def prepare_sweep(arguments: list[str]) -> Prepared:
     if not ours:
         keys = [item.partition("=")[0] for item in [*fixed, share] if "@" not in item]
         sys.argv += [share, f"hydra.job.config.override_dirname.exclude_keys=[{','.join(keys)}]"]
-    return Prepared(folder, len(refused) if ours else 0, server_of(fixed, runnable, folder))
-
-
-def server_of(fixed: list[str], planned: list[jobs.Job], folder: Path) -> contextlib.AbstractContextManager[None]:
-    """It imports while Hydra starts the jobs; none where nothing is to be computed, or by another launcher."""
-    plans = [one.plan for one in planned if one.plan is not None]
-    cached = all(stage.cached for plan in plans for stage in plan.stages if stage.wanted)
-    if cached or any(item.startswith(("launcher=", "launcher.kind=")) for item in fixed):
-        return contextlib.nullcontext()
-    from pipeline.forkserver import lent_to_children
-    from pipeline.runner import PRELOAD
-
-    return lent_to_children(PRELOAD, folder / "console.log")
+    return Prepared(folder, len(refused) if ours else 0)
 
 
 def _statuses(scratch: Path) -> list[int]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
@@ -116,10 +117,13 @@ def lent_to_children(preload: Sequence[str], console: Path) -> Iterator[None]:
             listener.bind(str(address))
             listener.listen()
             os.environ[ADDRESS] = str(address)
-        _servers()[tuple(preload)] = _begun(preload, console, listener)
+        server = _servers()[tuple(preload)] = _begun(preload, console, listener)
     try:
         yield
     finally:
+        if server.process is not None:
+            server.process.kill()  # it may still be importing
+            server.process.wait()
         os.environ.pop(ADDRESS, None)
         shutil.rmtree(address.parent, ignore_errors=True)
 
@@ -205,6 +209,8 @@ def serve(channel: socket.socket, listeners: list[socket.socket], preload: list[
         for client in clients:
             client.tell({"broken": broken})
         return
+    gc.collect()
+    gc.freeze()  # a collection in a rank would copy every page that it shares with the others
     wake, alarm = os.pipe()
     os.set_blocking(alarm, False)
     signal.set_wakeup_fd(alarm)

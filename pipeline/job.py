@@ -23,7 +23,7 @@ import yaml
 from pipeline.artifacts import Artifact
 from pipeline.config import StageConfig
 from pipeline.plan_types import PlannedStage
-from pipeline.store import write_json
+from pipeline.store import read_yaml, write_json
 
 # Exit statuses of a rank, beside 0 and 1 (any failure).
 INTERRUPTED = 75  # a checkpoint was written because a stop was asked for
@@ -82,7 +82,7 @@ def read_job(folder: Path) -> tuple[Job, StageConfig, dict[str, Artifact]]:
     job = Job(**json.loads((folder / "job.json").read_text()))
     module, _, name = job.config_class.partition(":")
     cls = getattr(importlib.import_module(module), name)
-    cfg = rebuild(cls, yaml.safe_load((folder / "config.yaml").read_text()))
+    cfg = rebuild(cls, read_yaml(folder / "config.yaml"))
     inputs = {port: Artifact(**{**fields, "path": Path(fields["path"])}) for port, fields in job.inputs.items()}
     return job, cfg, inputs
 

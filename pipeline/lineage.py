@@ -18,14 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pipeline.artifacts import Artifact
 from pipeline.config import StageConfig
 from pipeline.job import plain
 from pipeline.plan_types import PlannedStage
 from pipeline.sources import Digests
-from pipeline.store import LINEAGE, MANIFEST
+from pipeline.store import LINEAGE, MANIFEST, read_yaml
 
 # What a manifest and a record share: everything but metrics and clock.
 SHARED = (
@@ -197,7 +195,7 @@ def _records(folder: Path, seen: dict[Path, list[Record]]) -> list[Record]:
     if folder not in seen:
         seen[folder] = []  # a circle cannot be, and would end here
         manifest = json.loads((folder / MANIFEST).read_text())
-        config = yaml.safe_load(text) if (text := _read(folder / "config.yaml")) else {}
+        config = read_yaml(path) if (path := folder / "config.yaml").exists() else {}
         own = Record(**{name: manifest.get(name) for name in SHARED}, config=config)
         before: list[Record] = []
         for port, source in manifest["inputs"].items():
@@ -219,7 +217,3 @@ def _entry_of(origin: Origin, reader: Path) -> Path | None:
         if any(output["digest"] == origin.digest for output in json.loads(manifest.read_text())["outputs"].values()):
             return manifest.parent
     return None
-
-
-def _read(path: Path) -> str:
-    return path.read_text() if path.exists() else ""

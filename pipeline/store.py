@@ -25,6 +25,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from pipeline.artifacts import Interrupted
 
 MANIFEST = "artifact.json"
@@ -79,6 +81,11 @@ def digest_folder(folder: Path) -> str:
             content = hashlib.file_digest(file, "sha256").hexdigest()
         total.update(f"{path.relative_to(folder).as_posix()}\0{content}\n".encode())
     return total.hexdigest()
+
+
+def read_yaml(path: Path) -> Any:
+    """By libyaml where PyYAML has it: ten times as fast, and every start and end of a stage reads configurations."""
+    return yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def write_json(path: Path, value: Any) -> None:

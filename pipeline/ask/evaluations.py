@@ -8,12 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pipeline.ask.differences import changes, silent_fields
 from pipeline.report.load import read_rows
 from pipeline.statistics import Estimate, paired_difference, pass_at_k
-from pipeline.store import MANIFEST
+from pipeline.store import MANIFEST, read_yaml
 
 KIND = "evaluate"
 
@@ -28,7 +26,7 @@ class Evaluation:
     @cached_property
     def config(self) -> dict[str, Any]:
         """What decides the numbers: not where it ran, nor the names of stages."""
-        config = yaml.safe_load((self.folder / "config.yaml").read_text())
+        config = read_yaml(self.folder / "config.yaml")
         left_out = {"inputs", *silent_fields(KIND)}
         return {key: value for key, value in config.items() if key not in left_out}
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
 from pipeline.report.critic import rates_of, sum_of
 from pipeline.report.curves import series_of
 from pipeline.report.emergence import ends_of
 from pipeline.report.load import RunView, StageView
 from pipeline.report.page import count, duration, number, percent, section, signed, table, text
 from pipeline.statistics import paired_difference
+from pipeline.store import read_yaml
 
 NOTE = (
     "Stages of one kind that start from the same model. Accuracy is of held-out problems (test); right steps and "
@@ -91,4 +90,4 @@ def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
 
 def _config(stage: StageView) -> dict[str, Any]:
     path = stage.path / "config.yaml"
-    return yaml.safe_load(path.read_text()) if path.exists() else {}
+    return read_yaml(path) if path.exists() else {}
