@@ -107,7 +107,7 @@ class TrackerConfig:
 class GateConfig:
     """A condition on a stage's result; the run stops (or warns) where it does not hold. Off while min is None."""
 
-    metric: str = "reasoning/pass@1"
+    metric: str = "reasoning/pass@1"  # or heldout/pass@k: of the stage's own suite
     min: float | None = None
     max_drop: float | None = None
     on_fail: str = "stop"  # stop | warn
@@ -169,7 +169,7 @@ class ObjectiveConfig:
     """What a run returns to a sweeper that optimizes (optuna): a metric of a stage's evaluation, or of the stage."""
 
     stage: str | None = None
-    metric: str = "reasoning/pass@1"
+    metric: str = "reasoning/pass@1"  # or heldout/pass@k: of the stage's own suite
 
 
 @dataclass

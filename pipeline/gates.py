@@ -29,9 +29,20 @@ def gate_faults(plan: Plan) -> list[Fault]:
     return found
 
 
+def metric_of(plan: Plan, stage: PlannedStage) -> str:
+    """gate.metric; heldout/pass@k is short for that of the first evaluated suite that the stage trains on."""
+    metric = stage.cfg.gate.metric
+    evaluation = next((one for one in plan.stages if one.evaluates == stage.name), None)
+    if evaluation is None or not re.fullmatch(r"heldout/pass@\d+", metric):
+        return metric
+    evaluated, trained = getattr(evaluation.cfg, "suites", []), getattr(stage.cfg, "suites", [])
+    suites = [suite for suite in evaluated if suite in trained] or evaluated
+    return metric.replace("heldout", suites[0])
+
+
 def _certainly_missing(plan: Plan, stage: PlannedStage) -> tuple[str, str] | None:
     """Problem and remedy; pass@k of a suite is what evaluations alone measure, heldout/... what monitors do."""
-    metric, name = stage.cfg.gate.metric, stage.name
+    metric, name = metric_of(plan, stage), stage.name
     group, _, rest = metric.partition("/")
     if not rest:
         return f"'{metric}' is no name of a metric", "write GROUP/NAME, as reasoning/pass@1 or train/loss"
@@ -67,22 +78,22 @@ def can_judge(plan: Plan, stage: PlannedStage, metrics: Metrics) -> bool:
 
 def judge(plan: Plan, stage: PlannedStage, metrics: Metrics) -> str | None:
     """What does not hold, with its interval where there is one, and how to go on; None where the gate lets pass."""
-    gate = stage.cfg.gate
+    gate, metric = stage.cfg.gate, metric_of(plan, stage)
     found = _merged(plan, stage.name, metrics)
-    if gate.metric not in found:
-        near = suggest(gate.metric, [name for name, value in found.items() if isinstance(value, int | float)])
-        return f"there is no metric {gate.metric} -> {near}"
-    value, told = found[gate.metric], _told(gate.metric, found)
+    if metric not in found:
+        near = suggest(metric, [name for name, value in found.items() if isinstance(value, int | float)])
+        return f"there is no metric {metric} -> {near}"
+    value, told = found[metric], _told(metric, found)
     go_on = f"everything so far is kept; to go on all the same, write stages.{stage.name}.gate.on_fail=warn"
     if gate.min is not None and value < gate.min:
-        return f"{gate.metric} is {told}, below gate.min={gate.min:.4g} -> {go_on}"
+        return f"{metric} is {told}, below gate.min={gate.min:.4g} -> {go_on}"
     before = _start(stage)
     if gate.max_drop is None or before is None:
         return None
     earlier = _merged(plan, before, metrics)
-    if gate.metric in earlier and earlier[gate.metric] - value > gate.max_drop:
-        fell = f"fell from {_told(gate.metric, earlier)} to {told}"
-        return f"{gate.metric} {fell}, by more than gate.max_drop={gate.max_drop:.4g} -> {go_on}"
+    if metric in earlier and earlier[metric] - value > gate.max_drop:
+        fell = f"fell from {_told(metric, earlier)} to {told}"
+        return f"{metric} {fell}, by more than gate.max_drop={gate.max_drop:.4g} -> {go_on}"
     return None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pipeline import gates
 from pipeline.axes import check_axes
 from pipeline.checks import run_faults
 from pipeline.compose import compose
@@ -294,6 +295,17 @@ def test_a_root_knob_is_told_once(cfg: RunConfig) -> None:
 def test_values_out_of_range(override: str, told: str) -> None:
     (line,) = refusal(compose(["experiment=smoke", override]))
     assert line.startswith(told)
+
+
+def test_heldout_is_short_for_a_suite_that_is_evaluated_and_trained_on(tmp_path: Path) -> None:
+    suites = ["evaluation.suites=[reasoning,general]", "~stages.general_rl.suites.reasoning"]
+    for name, suite in (("cold_start", "reasoning"), ("reasoning_rl", "reasoning"), ("general_rl", "general")):
+        gate = [f"stages.{name}.gate.min=0.1", f"stages.{name}.gate.metric=heldout/pass@2"]
+        plan = make_plan(compose(["experiment=smoke", f"output_dir={tmp_path}", *suites, *gate]))
+        stage = plan.stage(name)
+        assert gates.metric_of(plan, stage) == f"{suite}/pass@2"
+        metrics = {name: {}, f"{name}.eval": {f"{suite}/pass@2": 0.05}}
+        assert f"{suite}/pass@2 is 0.05, below gate.min=0.1" in (gates.judge(plan, stage, metrics) or "")
 
 
 def test_gates_that_decide_nothing(cfg: RunConfig) -> None:
