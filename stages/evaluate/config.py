@@ -53,6 +53,8 @@ class EvaluateConfig(StageConfig):
             faults.append(
                 Fault("suites", "is empty", "name suites of the problem set; evaluation.enabled=false for none")
             )
+        if twice := [suite for suite in dict.fromkeys(self.suites) if self.suites.count(suite) > 1]:
+            faults.append(Fault("suites", f"names {', '.join(twice)} more than once", "write each suite once"))
         return faults + k_faults(self.ks, self.samples)
 
 

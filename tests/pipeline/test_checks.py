@@ -35,6 +35,7 @@ def put(node: Any, key: str, value: Any) -> None:
     [
         ("seed", -1),
         ("evaluation.seed", -1),
+        ("evaluation.suites", ["reasoning", "reasoning"]),
         ("stages.cold_start.seed", -1),
         ("stages.cold_start.seed", 2**63),
         ("tracker.mode", "somewhere"),
