@@ -1,7 +1,7 @@
 """Preference pairs by our own rules: a good response beside one with a single fault, for open problems.
 
-    helpfulness    repetitive, off_topic, out_of_format, garbled          judged on the answer after the thinking
-    harmlessness   complied, harm_in_thinking, over_refused, garbled      judged on the whole response
+    helpfulness    of the answer after the thinking: repetitive, off_topic, other_subject, out_of_format, garbled
+    harmlessness   of the whole response: complied, harm_in_thinking, over_refused, garbled
 
 Whether the worse one is worse is checked by the same rules that made it, so no pair teaches the reverse. Faults make
 some responses longer and some shorter: length alone must not tell.
@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from stages.parts.data.pairs import HARMLESSNESS, HELPFULNESS, Pair
 from stages.parts.data.remarks import FACTS, FORMS, Rule, good_reply, judge_remark, read, write
-from stages.parts.data.requests import REFUSALS, is_refusal, reply_to, thought_on
+from stages.parts.data.requests import REFUSALS, draw_look_alike, is_refusal, reply_to, thought_on
 from stages.parts.rollouts.types import Problem
 
 TRIES = 50  # at a fault that came out as none
@@ -49,14 +49,20 @@ def _pairs(
 
 # Open-ended requests
 
-_REMARK_FAULTS = ("repetitive", "off_topic", "out_of_format", "garbled")
+_REMARK_FAULTS = ("repetitive", "off_topic", "other_subject", "out_of_format", "garbled")
 
 
 def _remark(problem: Problem, fault: str, rng: random.Random) -> tuple[str, str]:
     """(chosen, rejected); both think alike, since thinking is not what is judged."""
     rule = problem.metadata["rule"]
     chosen = good_reply(rule, rng)
-    spoil = {"repetitive": _repeat, "off_topic": _stray, "out_of_format": _reform, "garbled": _garble_remark}[fault]
+    spoil = {
+        "repetitive": _repeat,
+        "off_topic": _answer_another,
+        "other_subject": _stray,
+        "out_of_format": _reform,
+        "garbled": _garble_remark,
+    }[fault]
     for _ in range(TRIES):
         rejected = spoil(rule, good_reply(rule, rng), rng)
         if not all(judge_remark(rule, rejected).values()):
@@ -76,6 +82,17 @@ def _repeat(rule: Rule, reply: str, rng: random.Random) -> str:
     words = reply.split(" ")
     at = rng.randrange(len(words))
     return " ".join([*words[:at], *[words[at]] * rng.randint(1, 3), *words[at:]])
+
+
+def _answer_another(rule: Rule, reply: str, rng: random.Random) -> str:
+    """What would be an answer to a request of another kind: a result, a refusal, a go-ahead."""
+    way = rng.choice(("result", "word", "refusal", "help"))
+    if way == "refusal":
+        return rng.choice(REFUSALS)
+    if way == "help":
+        return reply_to(draw_look_alike(rng))
+    words = [name for name in FACTS if name not in rule["subjects"]]
+    return f"\\boxed{{{rng.randint(0, 99) if way == 'result' else rng.choice(words)}}}"
 
 
 def _stray(rule: Rule, reply: str, rng: random.Random) -> str:
