@@ -13,10 +13,12 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,10 +29,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from pipeline import axes, compose, jobs, messages, sweep
+from pipeline import axes, compose, jobs, messages, side_by_side, sweep
 from pipeline.artifacts import Fault
 from pipeline.config import RunConfig
-from pipeline.flags import resolve_alone, unknown_flag, version
+from pipeline.flags import MULTIRUN, resolve_alone, unknown_flag, version
 from pipeline.launch_cluster import preview
 from pipeline.manual import page
 from pipeline.overrides import unreadable
@@ -40,7 +42,6 @@ from pipeline.table import plan_table
 STATUSES = "POSTTRAIN_STATUSES"  # file to which every job of this call adds its status, from whatever process
 COMMAND = "POSTTRAIN_COMMAND"  # what was typed; a job of a sweep knows only its own overrides
 INTERRUPTED = (130, 143)
-MULTIRUN = ("-m", "--multirun")
 
 
 def run_one(composed: Callable[[], RunConfig], overrides: list[str], folder: Path | None = None) -> tuple[int, str]:
@@ -59,7 +60,8 @@ def run_one(composed: Callable[[], RunConfig], overrides: list[str], folder: Pat
 
     run_dir = folder or Path(cfg.output_dir) / "runs" / cfg.name
     try:
-        return execute(plan, cfg, run_dir, overrides, group=folder.parent.name if folder else None), ""
+        status = execute(plan, cfg, run_dir, overrides, group=folder.parent.name if folder else None)
+        return status, failure_of(run_dir) if status == sweep.FAILED else ""
     except Exception as error:
         if folder is None:
             raise
@@ -70,6 +72,11 @@ def run_one(composed: Callable[[], RunConfig], overrides: list[str], folder: Pat
 @hydra.main(version_base="1.3", config_path=str(compose.CONF), config_name="config")
 def job(config: DictConfig) -> float | None:
     """One job of a sweep (or a run with Hydra's own flags). Returns its objective, where it has one."""
+    apart = side_by_side.is_apart()
+    if apart:
+        side_by_side.begin_job()
+        if side_by_side.is_stopped():
+            return None
     node = HydraConfig.get()
     overrides, choices = list(node.overrides.task), dict(node.runtime.choices)
     folder = Path(node.runtime.output_dir) if node.mode == RunMode.MULTIRUN and not config.dry_run else None
@@ -82,8 +89,17 @@ def job(config: DictConfig) -> float | None:
     with Path(os.environ[STATUSES]).open("a") as file:
         file.write(f"{status}\n")
     if status in INTERRUPTED:
-        raise KeyboardInterrupt  # the one thing that ends a sweep
+        side_by_side.stop()
+        if not apart:  # joblib would kill the other jobs before they have written their checkpoints
+            raise KeyboardInterrupt  # the one thing that ends a sweep
     return objective(folder, config.objective) if folder and status == sweep.DONE else None
+
+
+def failure_of(folder: Path) -> str:
+    """Why a run failed, as its summary says."""
+    path = folder / "summary.json"  # not there where the disk was full
+    error = (json.loads(path.read_text()) if path.exists() else {}).get("error") or {}
+    return ": ".join(filter(None, (error.get("stage"), error.get("message"))))
 
 
 def objective(folder: Path, wanted: DictConfig) -> float | None:
@@ -128,9 +144,12 @@ def through_hydra(arguments: list[str]) -> int:
     scratch = Path(tempfile.mkdtemp(prefix="run_"))
     os.environ[COMMAND] = shlex.join(["python", *sys.argv])
     os.environ[STATUSES] = str(scratch / "statuses")
+    os.environ[side_by_side.CALL] = f"{os.getpid()} {scratch}"
+    stopped = side_by_side.Stopped()
     prepared = None
     try:
         with contextlib.ExitStack() as stack:
+            stopped = stack.enter_context(side_by_side.stop_on_signals(scratch, "hydra/launcher=joblib" in arguments))
             if set(arguments) & set(MULTIRUN):
                 stack.enter_context(fork_server(arguments, scratch))
                 prepared = prepare_sweep(arguments)
@@ -144,7 +163,10 @@ def through_hydra(arguments: list[str]) -> int:
         print(messages.line(messages.reword(error, arguments)), file=sys.stderr)
         return sweep.REFUSED
     except KeyboardInterrupt:
-        return next((status for status in _statuses(scratch) if status in INTERRUPTED), INTERRUPTED[0])
+        return interrupted(_statuses(scratch), stopped.number or signal.SIGINT)
+    except BrokenExecutor:
+        print("a job's process was killed: the same command goes on from there", file=sys.stderr)
+        return sweep.FAILED
     finally:
         statuses = _statuses(scratch)
         shutil.rmtree(scratch, ignore_errors=True)
@@ -152,18 +174,31 @@ def through_hydra(arguments: list[str]) -> int:
             from pipeline.report.sweep import write_sweep_report  # numpy: a tenth of a second that a dry run spares
 
             print(f"report: {write_sweep_report(prepared.folder)}")
+    if stopped.number:
+        return interrupted(statuses, stopped.number)
     statuses += [sweep.REFUSED] * (prepared.refused if prepared else 0)
     return statuses[0] if len(statuses) == 1 else sweep.exit_status(statuses)
 
 
+def is_dry(arguments: list[str]) -> bool:
+    """With any word that OmegaConf takes for true."""
+    words = [item.partition("=")[2].lower() for item in arguments if item.startswith("dry_run=")]
+    return bool(words) and words[-1] in ("true", "yes", "on", "1", "y")
+
+
 def fork_server(arguments: list[str], scratch: Path) -> contextlib.AbstractContextManager[None]:
     """One for all jobs of a sweep, which imports while they are planned; none where no rank is forked here."""
-    if any(item == "dry_run=true" or item.startswith(("launcher=", "launcher.kind=")) for item in arguments):
+    forks_here = not any(item.startswith(("launcher=", "launcher.kind=", "hydra/launcher=")) for item in arguments)
+    if is_dry(arguments) or not (forks_here or "hydra/launcher=joblib" in arguments):
         return contextlib.nullcontext()
     from pipeline.forkserver import lent_to_children
     from pipeline.runner import PRELOAD
 
     return lent_to_children(PRELOAD, scratch / "console.log")
+
+
+def interrupted(statuses: list[int], number: int) -> int:
+    return next((status for status in statuses if status in INTERRUPTED), 128 + number)
 
 
 class Ended(Exception):
@@ -201,7 +236,7 @@ def prepare_sweep(arguments: list[str]) -> Prepared:
         raise Ended(sweep.REFUSED)
     for line in [*notes, *([sweep.summary(planned)] if ours else [])]:
         print(line, flush=True)
-    if "dry_run=true" in fixed:
+    if is_dry(fixed):
         print(sweep.table(axes_, planned))
         raise Ended(sweep.exit_status([sweep.REFUSED] * len(refused) + [sweep.DONE] * len(runnable)))
     plan, base = runnable[0].plan, sweep.base_of(fixed)
@@ -211,9 +246,7 @@ def prepare_sweep(arguments: list[str]) -> Prepared:
         plan.store.parent / "sweeps", plan.name if named else compose.default_name(plan.pipeline, fixed), base
     )
     sweep.begin(folder, os.environ[COMMAND], base, axes_, planned if ours else [])
-    sweep.TO_LAUNCH[:] = [
-        [*one.overrides, share, f"hydra.sweep.subdir='{sweep.job_name(axes_, one)}'"] for one in runnable
-    ]
+    sweep.TO_LAUNCH[:] = [[*one.overrides, share, f"{sweep.SUBDIR}'{sweep.job_name(axes_, one)}'"] for one in runnable]
     sys.argv.append(f"hydra.sweep.dir='{folder}'")
     if not ours:
         keys = [item.partition("=")[0] for item in [*fixed, share] if "@" not in item]

@@ -8,6 +8,7 @@ place are Hydra's condition for a plugin.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.core.plugins import Plugins
@@ -15,7 +16,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from pipeline import sweep
+from pipeline import side_by_side, sweep
 
 
 class PlannedSweeper(Sweeper):
@@ -24,8 +25,13 @@ class PlannedSweeper(Sweeper):
         self.launcher = plugins.instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
+        self.folder = config.hydra.sweep.dir
 
     def sweep(self, arguments: list[str]) -> Any:
-        batch: list[Sequence[str]] = list(sweep.TO_LAUNCH)
-        assert self.launcher is not None
-        return [self.launcher.launch(batch, initial_job_idx=0)]
+        launcher = self.launcher
+        assert launcher is not None
+
+        def launch(batch: Sequence[Sequence[str]]) -> Any:
+            return [launcher.launch(batch, initial_job_idx=0)]
+
+        return side_by_side.launch_all(launch, list(sweep.TO_LAUNCH), Path(self.folder))

@@ -11,10 +11,13 @@ from pipeline.messages import RESUME, SYNONYMS, nearest, root_groups
 from pipeline.provenance import ROOT
 
 FLAGS = (
-    *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "-r", "--resolve", "-p", "--package", "-m"),
+    *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "-r", "--run", "--resolve", "-p", "--package", "-m"),
     *("--multirun", "-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir"),
     *("-i", "--info"),
 )  # ours and Hydra's
+
+
+MULTIRUN = ("-m", "--multirun")
 
 
 def unknown_flag(flag: str) -> Fault | None:
@@ -23,7 +26,7 @@ def unknown_flag(flag: str) -> Fault | None:
     if name in FLAGS:
         return None
     bare = name.lstrip("-").replace("-", "_")
-    flags = [one for one in FLAGS if one.startswith("--")] if name.startswith("--") else []
+    flags = [one for one in FLAGS if one.startswith("--") and one != "--run"] if name.startswith("--") else []
     keys = [*root_groups(), *(item.name for item in dataclasses.fields(RunConfig))]
     if bare in RESUME:
         remedy = "leave it out: the same command goes on from the last checkpoint"
@@ -39,7 +42,9 @@ def unknown_flag(flag: str) -> Fault | None:
 def resolve_alone(arguments: list[str]) -> Fault | None:
     """Hydra raises where there is nothing to print resolved."""
     words = {one.partition("=")[0] for one in arguments}
-    if words & {"-r", "--resolve"} and not words & {"-c", "--cfg"}:
+    if words & {"-r", "--run"} and words & {"-c", "--cfg", "-i", "--info", *MULTIRUN}:
+        return Fault("--run", "is what happens anyway", "leave it out")
+    if "--resolve" in words and not words & {"-c", "--cfg"}:
         return Fault("--resolve", "prints nothing by itself", "write --cfg job --resolve")
     return None
 

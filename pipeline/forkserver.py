@@ -113,11 +113,15 @@ def lent_to_children(preload: Sequence[str], console: Path) -> Iterator[None]:
     """Start a server for this process and for those that it starts in this context."""
     address = Path(tempfile.mkdtemp(prefix="ranks_")) / "socket"
     with socket.socket(socket.AF_UNIX) as listener:
-        with contextlib.suppress(OSError):  # a path beyond the 107 bytes that a socket's may have: nothing is shared
+        try:
             listener.bind(str(address))
             listener.listen()
             os.environ[ADDRESS] = str(address)
-        server = _servers()[tuple(preload)] = _begun(preload, console, listener)
+        except OSError:  # a path beyond the 107 bytes that a socket's may have: nothing is shared
+            server = _begun(preload, console)
+        else:
+            server = _begun(preload, console, listener)
+        _servers()[tuple(preload)] = server
     try:
         yield
     finally:

@@ -31,6 +31,7 @@ NAMES = {DONE: "done", FAILED: "failed", REFUSED: "refused"}
 # Of the root: where things lie and how far a run goes, which is no part of what a sweep is about
 NOT_BASE = ("output_dir", "name", "dry_run", "costs", "tracker", "launcher", "until", "from_stage", "force", "reuse")
 
+SUBDIR = "hydra.sweep.subdir="
 TO_LAUNCH: list[list[str]] = []  # the overrides of each job, for the sweeper (hydra_plugins/planned.py)
 
 
@@ -157,10 +158,21 @@ def begin(folder: Path, command: str, base: dict[str, Any], axes: list[Axis], jo
                 entry |= {"status": "waiting", "message": ""}
 
 
+def name_in(overrides: list[str]) -> str:
+    """The name of a job, of what TO_LAUNCH holds."""
+    return next(item for item in overrides if item.startswith(SUBDIR)).removeprefix(SUBDIR).strip("'")
+
+
+def statuses(folder: Path) -> dict[str, str]:
+    """Job -> its status."""
+    with _ledger(folder) as ledger:
+        return {name: entry["status"] for name, entry in ledger["jobs"].items()}
+
+
 def record(folder: Path, job: str, overrides: list[str], status: str, message: str = "", command: str = "") -> None:
     """Write one job's status: running, done, failed, refused, interrupted. `command` is the latest call's."""
     with _ledger(folder) as ledger:
-        ledger["command"] = command
+        ledger["command"] = command or ledger.get("command", "")
         ledger["jobs"].setdefault(job, {})
         ledger["jobs"][job] |= {"overrides": overrides, "status": status, "message": message}
 

@@ -84,11 +84,13 @@ def test_the_version_is_that_of_the_project() -> None:
         ("--kl-coef=0.1", "--kl-coef: is no flag -> settings have no dashes: write beta=..."),
         ("--resume", "--resume: is no flag -> leave it out: the same command goes on from the last checkpoint"),
         ("--resolve", "--resolve: prints nothing by itself -> write --cfg job --resolve"),
+        ("-r", "--run: is what happens anyway -> leave it out"),
         ("-x", "-x: is no flag -> settings are written KEY=VALUE; see python run.py --help"),
     ],
 )
 def test_an_unknown_flag_is_one_line(flag: str, told: str, tmp_path: Path) -> None:
-    done = run(flag, f"output_dir={tmp_path}/new")
+    more = ["--cfg=job"] if flag == "-r" else []
+    done = run(flag, *more, f"output_dir={tmp_path}/new")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{told}\n")
 
 
@@ -97,6 +99,11 @@ def test_an_unknown_axis_names_the_nearest_key(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "epsilo: there is no key 'epsilo' -> write epsilon\n" in done.stderr + done.stdout
     assert "object_type" not in done.stderr + done.stdout
+
+
+def test_any_word_for_true_makes_a_sweep_a_dry_run(tmp_path: Path) -> None:
+    assert run("-m", "G=4,8", "dry_run=True", f"output_dir={tmp_path}/new").returncode == 0
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("axis", "status"), [("G=1,8", 1), ("G=4,8", 0), ("G=4,many", 1), ("G=many,few", 2)])
@@ -131,6 +138,16 @@ def test_statuses_add_up() -> None:
     assert sweep.exit_status([0, 1, 2]) == 1
     assert sweep.exit_status([2, 0]) == 1
     assert sweep.exit_status([2, 2]) == 2
+
+
+@pytest.mark.slow
+def test_the_ledger_of_a_sweep_says_why_a_job_failed(tmp_path: Path) -> None:
+    gate = ("stages.problems.gate.metric=reasoning/train_problems", "stages.problems.gate.min=400,1e9")
+    done = run("-m", "experiment=smoke", "until=problems", *gate, "allow_inert=true", f"output_dir={tmp_path}")
+    assert done.returncode == 1
+    (ledger,) = (json.loads(path.read_text()) for path in (tmp_path / "sweeps").glob("*/sweep.json"))
+    told = {job["status"]: job["message"] for job in ledger["jobs"].values()}
+    assert told["done"] == "" and told["failed"].startswith("problems: gate: reasoning/train_problems is 512, below")
 
 
 @pytest.mark.slow
