@@ -109,11 +109,16 @@ def mistyped_lists(node: DictConfig) -> Iterator[Fault]:
             yield from mistyped_lists(child)
         elif isinstance(child, ListConfig) and child._is_interpolation():
             found, items = child._maybe_dereference_node(), child._metadata.element_type
-            if isinstance(found, ListConfig) and all(isinstance(item, items) for item in found):
+            if isinstance(found, ListConfig) and all(_fits(item, items) for item in found):
                 continue
             example = {int: "[1, 8]", str: "[NAME]"}.get(items, "[...]")
             key, reader = str(child._value()).strip("${}"), child._get_full_key(None)
             yield Fault(key, f"'{found}' is not a list as {reader} needs it", f"write {key}={example}")
+
+
+def _fits(item: Any, kind: Any) -> bool:
+    """A whole number is a number too."""
+    return kind is Any or isinstance(item, (int, float) if kind is float else kind)
 
 
 def default_name(pipeline: str, overrides: list[str]) -> str:

@@ -32,12 +32,16 @@ def gate_faults(plan: Plan) -> list[Fault]:
 def metric_of(plan: Plan, stage: PlannedStage) -> str:
     """gate.metric; heldout/pass@k is short for that of the first evaluated suite that the stage trains on."""
     metric = stage.cfg.gate.metric
-    evaluation = next((one for one in plan.stages if one.evaluates == stage.name), None)
+    evaluation = _evaluation(plan, stage.name)
     if evaluation is None or not re.fullmatch(r"heldout/pass@\d+", metric):
         return metric
     evaluated, trained = getattr(evaluation.cfg, "suites", []), getattr(stage.cfg, "suites", [])
     suites = [suite for suite in evaluated if suite in trained] or evaluated
     return metric.replace("heldout", suites[0])
+
+
+def _evaluation(plan: Plan, name: str) -> PlannedStage | None:
+    return next((one for one in plan.stages if one.evaluates == name), None)
 
 
 def _certainly_missing(plan: Plan, stage: PlannedStage) -> tuple[str, str] | None:
@@ -48,10 +52,15 @@ def _certainly_missing(plan: Plan, stage: PlannedStage) -> tuple[str, str] | Non
         return f"'{metric}' is no name of a metric", "write GROUP/NAME, as reasoning/pass@1 or train/loss"
     if group == "heldout" and not getattr(stage.cfg, "monitor_every_steps", 0):
         return f"{metric} is of monitors, which {name} does not have on", f"write {rest}, of its evaluation"
+    before = _start(stage) if stage.cfg.gate.max_drop is not None else None
+    if stage.cfg.gate.max_drop is not None and before is None:
+        return "is gated by max_drop, and there is no model of this run to compare with", "write gate.min instead"
     match = re.fullmatch(r"[^/]+/pass@(\d+)(_low|_high)?", metric)
     if not match:
         return None
-    evaluation = next((one for one in plan.stages if one.evaluates == name), None)
+    if before is not None and _evaluation(plan, before) is None:
+        return f"is gated by max_drop, and {before} is not evaluated", f"write stages.{before}.evaluate=true"
+    evaluation = stage if stage.kind == "evaluate" else _evaluation(plan, name)
     if evaluation is None:
         remedy = "let its model be evaluated (evaluate, evaluation.enabled), or name a metric of the stage itself"
         return f"{metric} is of an evaluation, and {name} has none", remedy

@@ -23,6 +23,7 @@ from rich.text import Text
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from pipeline.artifacts import StageFailed
 from pipeline.ask.script import run_script
 from pipeline.messages import Refused
 from pipeline.prepare import Prepared, prepare
@@ -49,7 +50,11 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    rows, reduction, tokenizer, end_ids = READERS[prepared.stage.kind](prepared)
+    try:
+        rows, reduction, tokenizer, end_ids = READERS[prepared.stage.kind](prepared)
+    except StageFailed as reason:  # as the stage would, before its first step
+        print(f"{args.stage}: {reason}", file=sys.stderr)
+        return 1
     pieces = getattr(prepared.stage.cfg, "over_length", "") == "split"
     result = audit(rows, tokenizer, end_ids, pieces=pieces)
     console = Console(highlight=False, soft_wrap=True)

@@ -121,6 +121,7 @@ def test_an_axis_that_the_source_does_not_read_is_refused() -> None:
         ),
         ("reasoning/pass@8", [], "pass@8 is not measured -> write reasoning/pass@2, or add 8 to evaluation.ks"),
         ("reasoning/pass@1", ["evaluation.enabled=false"], "is of an evaluation, and cold_start has none -> let its"),
+        ("reasoning/pass@1", ["stages.cold_start.gate.max_drop=0.1", "stages.base.evaluate=false"], "evaluate=true"),
         ("reasoning/pass@1", ["until=cold_start"], "which until=cold_start leaves out -> write until=cold_start.eval"),
         ("heldout/reasoning/pass@1", [], "is of monitors, which cold_start does not have on -> write reasoning/pass@1"),
     ],
@@ -307,6 +308,17 @@ def test_heldout_is_short_for_a_suite_that_is_evaluated_and_trained_on(tmp_path:
         assert gates.metric_of(plan, stage) == f"{suite}/pass@2"
         metrics = {name: {}, f"{name}.eval": {f"{suite}/pass@2": 0.05}}
         assert f"{suite}/pass@2 is 0.05, below gate.min=0.1" in (gates.judge(plan, stage, metrics) or "")
+
+
+def test_a_gate_on_a_drop_needs_a_model_that_came_before(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="gated by max_drop, and there is no model of this run to compare with"):
+        make_plan(compose(["experiment=smoke", f"output_dir={tmp_path}", "stages.base.gate.max_drop=0.1"]))
+
+
+def test_a_gate_of_an_evaluation_is_on_what_it_measures_itself(tmp_path: Path) -> None:
+    extra = ["+stage@stages.extra=evaluate", "stages.extra.inputs.problems=problems.problems", "until=extra"]
+    gate = ["stages.extra.inputs.model=cold_start.model", "stages.extra.gate.min=0.01"]
+    assert make_plan(compose(["experiment=smoke", f"output_dir={tmp_path}", *extra, *gate])).stage("extra").wanted
 
 
 def test_gates_that_decide_nothing(cfg: RunConfig) -> None:
