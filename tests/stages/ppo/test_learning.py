@@ -28,7 +28,7 @@ def test_the_policy_learns_and_its_critic_comes_to_expect_it(critic, inputs, tmp
     """Half of the prompts want a 3, a tenth of the responses at first; the other half can never be answered, which a
     critic of its own comes to know from the prompt. The KL to the reference is paid for on the way."""
     cfg = replace(
-        CONFIG, critic=critic, steps=40, prompts_per_step=8, G=4, learning_rate=2e-3, value_weight=1.0,
+        CONFIG, critic=critic, steps=90, prompts_per_step=8, G=4, learning_rate=2e-3, value_weight=1.0,
         algorithm=replace(ALGORITHM, beta=0.001), monitor_every_steps=100, tokens_per_microbatch=2000,
     )  # fmt: skip
     run(cfg, inputs, context(tmp_path))
@@ -44,7 +44,7 @@ def test_the_policy_learns_and_its_critic_comes_to_expect_it(critic, inputs, tmp
     assert at_the_end("reward/kl") > 0.0
     if critic == "separate":
         assert rollouts[0]["critic/explained_variance"] == 0.0
-        assert at_the_end("critic/explained_variance") > 0.25
+        assert at_the_end("critic/explained_variance") > 0.5
 
 
 @pytest.mark.parametrize("clip", [None, 0.2])
