@@ -24,6 +24,7 @@ from pipeline.hosts import local_names, machines
 from pipeline.plan_types import Plan, PlannedStage
 from pipeline.provenance import hardware
 from pipeline.store import MANIFEST, entry_path
+from pipeline.wiring import independent
 
 WORK = ".work.jsonl"  # in the store
 NOMINAL = 1.1  # by how much a GPU's name may exceed what it has: an L4 of 24 GB has 22.5 GiB
@@ -149,12 +150,12 @@ def place(machine: dict[str, Any], ranks: int, threads: int, engine: str) -> tup
     return machine["cpu"], tuple(machine["gpu_names"]), ranks, threads, engine
 
 
-def add_costs(plan: Plan, launcher: LauncherConfig) -> None:
+def add_costs(plan: Plan, launcher: LauncherConfig, before: dict[str, set[str]]) -> None:
     """Fill in the stages' `costs` and `seconds`, and warn where there is no room for them. The plan has no faults."""
     machine, history = machine_of(launcher), History.of_store(plan.store)
     for stage in plan.stages:
         estimate(stage, machine, history)
-    plan.warnings += room_warnings(plan, machine, launcher)
+    plan.warnings += room_warnings(plan, machine, launcher, before)
 
 
 def estimate(planned: PlannedStage, machine: Machine, history: History) -> None:
@@ -191,11 +192,11 @@ def planned_costs(planned: PlannedStage) -> dict[str, Any]:
     }
 
 
-def room_warnings(plan: Plan, machine: Machine, launcher: LauncherConfig) -> list[str]:
+def room_warnings(plan: Plan, machine: Machine, launcher: LauncherConfig, before: dict[str, set[str]]) -> list[str]:
     """Stages to run that need more memory than there is, and results for which the disk has no room; and where costs
     are told for another machine than this one."""
     coming = [stage for stage in plan.stages if stage.wanted and not stage.cached]
-    notes = memory_warnings(coming, machine) or side_by_side_warnings(plan, coming, machine)
+    notes = memory_warnings(coming, machine) or side_by_side_warnings(coming, plan.parallel, machine, before)
     if launcher.gpu_memory_gib and stays_here(launcher) and not machine.is_here:
         here = f"those here have {gib(gpu_memory() or 0)}" if hardware()["gpus"] else "here is none"
         notes.append(f"costs are those on GPUs of {launcher.gpu_memory_gib:g} GiB (launcher.gpu_memory_gib), {here}")
@@ -227,8 +228,11 @@ def _too_large(stage: PlannedStage, machine: Machine) -> str:
     told = ", ".join(f"{name} {gib(size)}" for name, size in parts[:3])
     whose = "a GPU" if machine.gpu else "the machine" + (f" of {stage.ranks} ranks" if stage.ranks > 1 else "")
     remedy = remedies(stage, parts[0][0])
-    has = gib(room) + (f" for {machine.runs} runs" if machine.runs > 1 else "")
-    return f"about {gib(peak)} a rank while {stage.costs.moment} ({told}), {whose} has {has}: {remedy}"
+    return f"about {gib(peak)} a rank while {stage.costs.moment} ({told}), {whose} has {_has(machine, room)}: {remedy}"
+
+
+def _has(machine: Machine, room: int) -> str:
+    return gib(room) + (f" for {machine.runs} runs" if machine.runs > 1 else "")
 
 
 def _needed(stage: PlannedStage, machine: Machine) -> float:
@@ -237,28 +241,24 @@ def _needed(stage: PlannedStage, machine: Machine) -> float:
     return peak if machine.gpu else stage.ranks * (peak + CPU_IMPORTS)
 
 
-def side_by_side_warnings(plan: Plan, stages: list[PlannedStage], machine: Machine) -> list[str]:
+def side_by_side_warnings(
+    stages: list[PlannedStage], parallel: int, machine: Machine, before: dict[str, set[str]]
+) -> list[str]:
     """Two stages that have room alone, and that may run at the same time, but have none together. On GPUs each has
     devices of its own."""
-    needs = {stage.name: _needed(stage, machine) for stage in stages}
-    room = None if machine.gpu or machine.memory is None else machine.memory / machine.runs
-    if room is None or plan.parallel < 2 or sum(sorted(needs.values())[-2:]) <= room:
+    room, needs = machine.memory, {stage.name: _needed(stage, machine) for stage in stages}
+    if machine.gpu or room is None or parallel < 2 or sum(sorted(needs.values())[-2:]) <= room / machine.runs:
         return []
-    before: dict[str, set[str]] = {}  # stage -> all that it waits for
-    for stage in plan.stages:  # every source stands before its readers
-        sources = {source.stage for source in stage.inputs.values() if source.stage is not None}
-        before[stage.name] = sources.union(*(before[name] for name in sources))
     pairs = [
         (needs[one] + needs[other], one, other)
         for one, other in itertools.combinations(needs, 2)
-        if one not in before[other] and other not in before[one]
+        if independent(one, other, before)
     ]
     needed, one, other = max(pairs, default=(0.0, "", ""))
-    if needed <= room:
+    if needed <= room / machine.runs:
         return []
-    has = gib(room * machine.runs) + (f" for {machine.runs} runs" if machine.runs > 1 else "")
-    remedy = "launcher.parallel_stages=1 runs one at a time"
-    return [f"{one} and {other}, which may run side by side: about {gib(needed)}, the machine has {has}: {remedy}"]
+    told = f"about {gib(needed)}, the machine has {_has(machine, room)}"
+    return [f"{one} and {other}, which may run side by side: {told}: launcher.parallel_stages=1 runs one at a time"]
 
 
 def remedies(stage: PlannedStage, largest: str) -> str:

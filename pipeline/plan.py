@@ -34,7 +34,7 @@ from pipeline.plan_types import Plan, PlannedStage, Source
 from pipeline.provenance import hardware, source_digest
 from pipeline.sources import Digests
 from pipeline.store import is_current, read_manifest, unfinished
-from pipeline.wiring import EVAL, Wiring, ancestors, wire
+from pipeline.wiring import EVAL, Wiring, ancestors, independent, wire
 
 MOST_PARALLEL = 2  # stages side by side, where the launcher does not say
 
@@ -66,7 +66,7 @@ def make_plan(cfg: RunConfig, overrides: list[str] | None = None) -> Plan:
         faults += _from_stage_faults(plan, cfg, before)
     if faults:
         raise Refused(list(dict.fromkeys(faults)))
-    add_costs(plan, cfg.launcher)  # only now: what is refused need not have any
+    add_costs(plan, cfg.launcher, before)  # only now: what is refused need not have any
     if not cfg.dry_run:
         digests.save()
     return plan
@@ -211,6 +211,6 @@ def threads(name: str, ranks: int, before: dict[str, set[str]], launcher: Launch
     """CPU threads of each of a stage's ranks; the rule stands at the top of this file."""
     if launcher.threads:
         return launcher.threads
-    beside = [other for other in before if other != name and other not in before[name] and name not in before[other]]
+    beside = [other for other in before if independent(name, other, before)]
     width = min(parallel, 1 + len(beside))
     return max(1, hardware()["cores"] // (max(1, ranks) * width * max(1, launcher.concurrent_runs)))

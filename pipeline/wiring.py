@@ -49,6 +49,11 @@ def wire(stages: dict[str, StageConfig], digests: Digests, revisions: Revisions)
     return wiring
 
 
+def independent(one: str, other: str, before: dict[str, set[str]]) -> bool:
+    """Whether two stages may run side by side; `before`: stage -> its ancestors."""
+    return one != other and one not in before[other] and other not in before[one]
+
+
 def ancestors(name: str, wiring: Wiring) -> set[str]:
     """Every stage that must be there before `name`."""
     found: set[str] = set()
