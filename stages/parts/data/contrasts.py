@@ -26,7 +26,7 @@ def pairs_of(problem: Problem, count: int, seed: int) -> list[Pair]:
     is not an open one has none."""
     rng = random.Random(f"pairs/{seed}/{problem.id}")
     if problem.verifier == "remark":
-        return _pairs(problem, HELPFULNESS, _REMARK_FAULTS, count, rng, _remark)
+        return _pairs(problem, HELPFULNESS, tuple(_REMARK_FAULTS), count, rng, _remark)
     if problem.verifier == "refusal" and "rule" in problem.metadata:
         return _pairs(problem, HARMLESSNESS, _REQUEST_FAULTS[problem.answer], count, rng, _request)
     return []
@@ -49,22 +49,13 @@ def _pairs(
 
 # Open-ended requests
 
-_REMARK_FAULTS = ("repetitive", "off_topic", "other_subject", "out_of_format", "garbled")
-
 
 def _remark(problem: Problem, fault: str, rng: random.Random) -> tuple[str, str]:
     """(chosen, rejected); both think alike, since thinking is not what is judged."""
     rule = problem.metadata["rule"]
     chosen = good_reply(rule, rng)
-    spoil = {
-        "repetitive": _repeat,
-        "off_topic": _answer_another,
-        "other_subject": _stray,
-        "out_of_format": _reform,
-        "garbled": _garble_remark,
-    }[fault]
     for _ in range(TRIES):
-        rejected = spoil(rule, good_reply(rule, rng), rng)
+        rejected = _REMARK_FAULTS[fault](rule, good_reply(rule, rng), rng)
         if not all(judge_remark(rule, rejected).values()):
             thought = f"<think>so {' '.join(dict.fromkeys(rule['subjects']))}</think>"
             return thought + chosen, thought + rejected
@@ -123,6 +114,15 @@ def _reform(rule: Rule, reply: str, rng: random.Random) -> str:
 
 def _garble_remark(rule: Rule, reply: str, rng: random.Random) -> str:
     return garble(reply, rng)
+
+
+_REMARK_FAULTS: dict[str, Callable[[Rule, str, random.Random], str]] = {
+    "repetitive": _repeat,
+    "off_topic": _answer_another,
+    "other_subject": _stray,
+    "out_of_format": _reform,
+    "garbled": _garble_remark,
+}
 
 
 def garble(text: str, rng: random.Random) -> str:
