@@ -13,6 +13,7 @@ from pipeline.artifacts import Fault
 from pipeline.messages import suggest
 from pipeline.plan_types import Plan, PlannedStage
 
+PASS_AT_K = re.compile(r"[^/]+/pass@(\d+)(_low|_high)?")  # of a suite: evaluations alone measure it
 Metrics = dict[str, dict[str, Any]]  # stage -> its final metrics, for the stages that have ended
 
 
@@ -24,7 +25,7 @@ def gate_faults(plan: Plan) -> list[Fault]:
     """Gates whose metric will certainly not be there. A plan does not know how a stage calls its own metrics."""
     found = []
     for stage in plan.stages:
-        if stage.wanted and has_gate(stage) and (told := _certainly_missing(plan, stage)):
+        if stage.wanted and has_gate(stage) and (told := _certainly_missing(plan, stage) or _no_drop(plan, stage)):
             found.append(Fault(f"stages.{stage.name}.gate.metric", *told))
     return found
 
@@ -45,21 +46,16 @@ def _evaluation(plan: Plan, name: str) -> PlannedStage | None:
 
 
 def _certainly_missing(plan: Plan, stage: PlannedStage) -> tuple[str, str] | None:
-    """Problem and remedy; pass@k of a suite is what evaluations alone measure, heldout/... what monitors do."""
+    """Problem and remedy; heldout/... is what monitors measure."""
     metric, name = metric_of(plan, stage), stage.name
     group, _, rest = metric.partition("/")
     if not rest:
         return f"'{metric}' is no name of a metric", "write GROUP/NAME, as reasoning/pass@1 or train/loss"
     if group == "heldout" and not getattr(stage.cfg, "monitor_every_steps", 0):
         return f"{metric} is of monitors, which {name} does not have on", f"write {rest}, of its evaluation"
-    before = _start(stage) if stage.cfg.gate.max_drop is not None else None
-    if stage.cfg.gate.max_drop is not None and before is None:
-        return "is gated by max_drop, and there is no model of this run to compare with", "write gate.min instead"
-    match = re.fullmatch(r"[^/]+/pass@(\d+)(_low|_high)?", metric)
+    match = PASS_AT_K.fullmatch(metric)
     if not match:
         return None
-    if before is not None and _evaluation(plan, before) is None:
-        return f"is gated by max_drop, and {before} is not evaluated", f"write stages.{before}.evaluate=true"
     evaluation = stage if stage.kind == "evaluate" else _evaluation(plan, name)
     if evaluation is None:
         remedy = "let its model be evaluated (evaluate, evaluation.enabled), or name a metric of the stage itself"
@@ -73,6 +69,18 @@ def _certainly_missing(plan: Plan, stage: PlannedStage) -> tuple[str, str] | Non
     if int(match[1]) not in ks:
         remedy = f"write {group}/pass@{max(ks, default=1)}, or add {match[1]} to evaluation.ks"
         return f"pass@{match[1]} is not measured", remedy
+    return None
+
+
+def _no_drop(plan: Plan, stage: PlannedStage) -> tuple[str, str] | None:
+    """Why max_drop could never be judged, and the remedy."""
+    before = _start(stage)
+    if stage.cfg.gate.max_drop is None:
+        return None
+    if before is None:
+        return "is gated by max_drop, and there is no model of this run to compare with", "write gate.min instead"
+    if PASS_AT_K.fullmatch(metric_of(plan, stage)) and _evaluation(plan, before) is None:
+        return f"is gated by max_drop, and {before} is not evaluated", f"write stages.{before}.evaluate=true"
     return None
 
 
@@ -126,8 +134,5 @@ def _needed(plan: Plan, stage: PlannedStage) -> list[str]:
 
 def _merged(plan: Plan, name: str, metrics: Metrics) -> dict[str, Any]:
     """Of the stage itself, and of its evaluation, which comes first."""
-    merged = dict(metrics.get(name, {}))
-    for stage in plan.stages:
-        if stage.evaluates == name:
-            merged |= metrics.get(stage.name, {})
-    return merged
+    evaluation = _evaluation(plan, name)
+    return metrics.get(name, {}) | (metrics.get(evaluation.name, {}) if evaluation else {})
