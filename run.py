@@ -32,7 +32,8 @@ from omegaconf.errors import OmegaConfBaseException
 from pipeline import axes, compose, jobs, messages, side_by_side, sweep
 from pipeline.artifacts import Fault
 from pipeline.config import RunConfig
-from pipeline.flags import MULTIRUN, resolve_alone, unknown_flag, version
+from pipeline.flags import MULTIRUN, clashing_flags, unknown_flag, version
+from pipeline.launch import Stop
 from pipeline.launch_cluster import preview
 from pipeline.manual import page
 from pipeline.overrides import unreadable
@@ -122,7 +123,7 @@ def main() -> int:
         print(version())
         return sweep.DONE
     faults = [fault for one in arguments if one.startswith("-") and (fault := unknown_flag(one))]
-    if fault := resolve_alone(arguments):
+    if fault := clashing_flags(arguments):
         faults.append(fault)
     if faults:
         print(messages.Refused(faults), file=sys.stderr)
@@ -145,11 +146,11 @@ def through_hydra(arguments: list[str]) -> int:
     os.environ[COMMAND] = shlex.join(["python", *sys.argv])
     os.environ[STATUSES] = str(scratch / "statuses")
     os.environ[side_by_side.CALL] = f"{os.getpid()} {scratch}"
-    stopped = side_by_side.Stopped()
+    asked = Stop()
     prepared = None
     try:
         with contextlib.ExitStack() as stack:
-            stopped = stack.enter_context(side_by_side.stop_on_signals(scratch, "hydra/launcher=joblib" in arguments))
+            stack.enter_context(side_by_side.stop_on_signals(asked, waits="hydra/launcher=joblib" in arguments))
             if set(arguments) & set(MULTIRUN):
                 stack.enter_context(fork_server(arguments, scratch))
                 prepared = prepare_sweep(arguments)
@@ -163,7 +164,7 @@ def through_hydra(arguments: list[str]) -> int:
         print(messages.line(messages.reword(error, arguments)), file=sys.stderr)
         return sweep.REFUSED
     except KeyboardInterrupt:
-        return interrupted(_statuses(scratch), stopped.number or signal.SIGINT)
+        return interrupted(_statuses(scratch), asked.number or signal.SIGINT)
     except BrokenExecutor:
         print("a job's process was killed: the same command goes on from there", file=sys.stderr)
         return sweep.FAILED
@@ -174,8 +175,8 @@ def through_hydra(arguments: list[str]) -> int:
             from pipeline.report.sweep import write_sweep_report  # numpy: a tenth of a second that a dry run spares
 
             print(f"report: {write_sweep_report(prepared.folder)}")
-    if stopped.number:
-        return interrupted(statuses, stopped.number)
+    if asked.number:
+        return interrupted(statuses, asked.number)
     statuses += [sweep.REFUSED] * (prepared.refused if prepared else 0)
     return statuses[0] if len(statuses) == 1 else sweep.exit_status(statuses)
 
@@ -246,7 +247,10 @@ def prepare_sweep(arguments: list[str]) -> Prepared:
         plan.store.parent / "sweeps", plan.name if named else compose.default_name(plan.pipeline, fixed), base
     )
     sweep.begin(folder, os.environ[COMMAND], base, axes_, planned if ours else [])
-    sweep.TO_LAUNCH[:] = [[*one.overrides, share, f"{sweep.SUBDIR}'{sweep.job_name(axes_, one)}'"] for one in runnable]
+    names = [sweep.job_name(axes_, one) for one in runnable]
+    sweep.TO_LAUNCH.clear()
+    for name, one in zip(names, runnable, strict=True):
+        sweep.TO_LAUNCH[name] = [*one.overrides, share, f"hydra.sweep.subdir='{name}'"]
     sys.argv.append(f"hydra.sweep.dir='{folder}'")
     if not ours:
         keys = [item.partition("=")[0] for item in [*fixed, share] if "@" not in item]

@@ -34,4 +34,4 @@ class PlannedSweeper(Sweeper):
         def launch(batch: Sequence[Sequence[str]]) -> Any:
             return [launcher.launch(batch, initial_job_idx=0)]
 
-        return side_by_side.launch_all(launch, list(sweep.TO_LAUNCH), Path(self.folder))
+        return side_by_side.launch_all(launch, sweep.TO_LAUNCH, Path(self.folder))

@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -25,6 +24,7 @@ from pipeline.kinds import kinds
 from pipeline.manual import choices
 from pipeline.messages import CONF, Refused, reword, unreachable
 from pipeline.overrides import added, merged, shared, unreadable
+from pipeline.store import read_yaml
 from stages.base_model.config import ModelConfig
 from stages.parts.data.config import DataConfig
 
@@ -139,7 +139,7 @@ def pinned(group: str, name: str | None, field: str) -> Any:
     the plan to find out."""
     nothing: dict[str, Any] = {"facts": {}}
     files = sorted((CONF / group).glob("*.yaml")) if name else []
-    for known in (yaml.safe_load(file.read_text()) for file in files):
+    for known in (read_yaml(file) for file in files):
         if name in (known.get("name"), known.get("name_or_path")):
             return known.get(field, nothing.get(field))
     return nothing.get(field)

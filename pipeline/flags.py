@@ -10,14 +10,12 @@ from pipeline.config import RunConfig
 from pipeline.messages import RESUME, SYNONYMS, nearest, root_groups
 from pipeline.provenance import ROOT
 
-FLAGS = (
-    *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "-r", "--run", "--resolve", "-p", "--package", "-m"),
-    *("--multirun", "-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir"),
-    *("-i", "--info"),
-)  # ours and Hydra's
-
-
 MULTIRUN = ("-m", "--multirun")
+FLAGS = (
+    *("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "-r", "--run", "--resolve", "-p", "--package"),
+    *("-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir"),
+    *("-i", "--info", *MULTIRUN),
+)  # ours and Hydra's
 
 
 def unknown_flag(flag: str) -> Fault | None:
@@ -39,8 +37,8 @@ def unknown_flag(flag: str) -> Fault | None:
     return Fault(name, "is no flag", remedy)
 
 
-def resolve_alone(arguments: list[str]) -> Fault | None:
-    """Hydra raises where there is nothing to print resolved."""
+def clashing_flags(arguments: list[str]) -> Fault | None:
+    """Hydra raises where two flags want different things, and where there is nothing to print resolved."""
     words = {one.partition("=")[0] for one in arguments}
     if words & {"-r", "--run"} and words & {"-c", "--cfg", "-i", "--info", *MULTIRUN}:
         return Fault("--run", "is what happens anyway", "leave it out")

@@ -113,15 +113,12 @@ def lent_to_children(preload: Sequence[str], console: Path) -> Iterator[None]:
     """Start a server for this process and for those that it starts in this context."""
     address = Path(tempfile.mkdtemp(prefix="ranks_")) / "socket"
     with socket.socket(socket.AF_UNIX) as listener:
-        try:
+        listeners = []
+        with contextlib.suppress(OSError):  # a path beyond the 107 bytes that a socket's may have: nothing is shared
             listener.bind(str(address))
             listener.listen()
-            os.environ[ADDRESS] = str(address)
-        except OSError:  # a path beyond the 107 bytes that a socket's may have: nothing is shared
-            server = _begun(preload, console)
-        else:
-            server = _begun(preload, console, listener)
-        _servers()[tuple(preload)] = server
+            listeners, os.environ[ADDRESS] = [listener], str(address)
+        server = _servers()[tuple(preload)] = _begun(preload, console, listeners)
     try:
         yield
     finally:
@@ -143,10 +140,10 @@ def _found() -> ForkServer | None:
     return ForkServer(channel)
 
 
-def _begun(preload: Sequence[str], console: Path, listener: socket.socket | None = None) -> ForkServer:
+def _begun(preload: Sequence[str], console: Path, listeners: Sequence[socket.socket] = ()) -> ForkServer:
     """Start a server. Returns at once: its imports (seconds) go on while the driver prepares."""
     ours, theirs = socket.socketpair()
-    ends = [theirs.fileno(), *([listener.fileno()] if listener else [])]
+    ends = [end.fileno() for end in (theirs, *listeners)]
     # Threads that spin while they wait make a stage with two of them ten times slower beside other work.
     environment = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | ENVIRONMENT
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), *sys.path[:1], environment.get("PYTHONPATH")]))

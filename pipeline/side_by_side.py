@@ -6,7 +6,6 @@ All of it goes over a few files in the folder of the call: `stop` where the swee
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import threading
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import sweep
+from pipeline.launch import Stop
 from pipeline.worker import die_with_parent
 
 CALL = "POSTTRAIN_CALL"  # environment: "<pid of run.py> <folder of the call>"
@@ -48,72 +48,57 @@ def begin_job() -> None:
 
 
 @contextlib.contextmanager
-def stop_on_signals(folder: Path, waits: bool) -> Iterator[Stopped]:
-    """SIGINT and SIGTERM to run.py. Jobs that run here have the runner's handlers; in between, KeyboardInterrupt is
-    raised. With `waits` jobs run apart: they are asked for checkpoints and waited for, and the second signal ends all.
+def stop_on_signals(asked: Stop, waits: bool) -> Iterator[None]:
+    """SIGINT and SIGTERM to run.py, kept in `asked`. Jobs that run here have the runner's handlers; in between,
+    KeyboardInterrupt is raised. With `waits` jobs run apart: they are asked for checkpoints and waited for, and the
+    second signal ends all.
     """
-    stopped = Stopped()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
 
     def handle(number: int, _: Any) -> None:
-        stopped.number = stopped.number or number
-        if not waits or (folder / "stop").exists():
+        asked.request(number)
+        if not waits or asked.times > 1:
             raise KeyboardInterrupt
-        (folder / "stop").touch()
+        stop()
         if number == signal.SIGTERM:  # a terminal's Ctrl-C has reached them as it reached us
-            for pid in set(map(int, _read(folder / "pids").split())):
+            pids = _file("pids").read_text().split() if _file("pids").exists() else []
+            for pid in set(map(int, pids)):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
 
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     earlier = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stopped
+        yield
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
 
 
-class Stopped:
-    number = 0  # the signal
-
-
-def launch_all(launch: Callable[[list[list[str]]], Any], jobs: list[list[str]], folder: Path) -> Any:
-    """Launch jobs, and once more those that were lost with a process that was killed; `folder` is the sweep's.
+def launch_all(launch: Callable[[list[list[str]]], Any], jobs: dict[str, list[str]], folder: Path) -> Any:
+    """Launch jobs (name -> overrides), and once more those that were lost with a process that was killed; `folder` is
+    the sweep's.
 
     joblib gives up everything when one of its processes dies, and does not say which job died with it.
     """
     tries: Counter[str] = Counter()
-    while True:
+    while jobs:
         try:
-            return launch(jobs)
+            return launch(list(jobs.values()))
         except BrokenExecutor:
             if is_stopped():
                 raise KeyboardInterrupt from None
-            states, left = sweep.statuses(folder), []
-            for one in jobs:
-                name = sweep.name_in(one)
-                tries[name] += states[name] == "running"
-                if tries[name] >= TRIES:
-                    message = f"its process was killed, {TRIES} times (for want of memory?)"
-                    sweep.record(folder, name, one, "failed", message)
-                elif states[name] in ("waiting", "running"):
-                    left.append(one)
-            print(f"a process was killed; jobs that are left: {len(left)}", flush=True)
-            jobs = left
-            if not jobs:
-                return []
-
-
-@functools.cache
-def _folder(call: str) -> Path:
-    return Path(call.split(" ", 1)[1])
+        states = sweep.statuses(folder)
+        tries.update(name for name in jobs if states[name] == "running")
+        for name in [name for name in jobs if tries[name] >= TRIES]:
+            message = f"its process was killed, {TRIES} times (for want of memory?)"
+            sweep.record(folder, name, jobs[name], "failed", message)
+            states[name] = "failed"
+        jobs = {name: one for name, one in jobs.items() if states[name] in ("waiting", "running")}
+        print(f"a process was killed; jobs that are left: {len(jobs)}", flush=True)
+    return []
 
 
 def _file(name: str) -> Path:
-    return _folder(os.environ[CALL]) / name
-
-
-def _read(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
+    return Path(os.environ[CALL].split(" ", 1)[1]) / name

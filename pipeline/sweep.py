@@ -31,8 +31,7 @@ NAMES = {DONE: "done", FAILED: "failed", REFUSED: "refused"}
 # Of the root: where things lie and how far a run goes, which is no part of what a sweep is about
 NOT_BASE = ("output_dir", "name", "dry_run", "costs", "tracker", "launcher", "until", "from_stage", "force", "reuse")
 
-SUBDIR = "hydra.sweep.subdir="
-TO_LAUNCH: list[list[str]] = []  # the overrides of each job, for the sweeper (hydra_plugins/planned.py)
+TO_LAUNCH: dict[str, list[str]] = {}  # job -> its overrides, for the sweeper (hydra_plugins/planned.py)
 
 
 def name_of(status: int) -> str:
@@ -158,15 +157,10 @@ def begin(folder: Path, command: str, base: dict[str, Any], axes: list[Axis], jo
                 entry |= {"status": "waiting", "message": ""}
 
 
-def name_in(overrides: list[str]) -> str:
-    """The name of a job, of what TO_LAUNCH holds."""
-    return next(item for item in overrides if item.startswith(SUBDIR)).removeprefix(SUBDIR).strip("'")
-
-
 def statuses(folder: Path) -> dict[str, str]:
     """Job -> its status."""
-    with _ledger(folder) as ledger:
-        return {name: entry["status"] for name, entry in ledger["jobs"].items()}
+    jobs = json.loads((folder / "sweep.json").read_text())["jobs"]
+    return {name: entry["status"] for name, entry in jobs.items()}
 
 
 def record(folder: Path, job: str, overrides: list[str], status: str, message: str = "", command: str = "") -> None:

@@ -17,14 +17,14 @@ from pipeline import side_by_side, sweep
 from pipeline.worker import ROOT
 
 NAMES = ("G=4", "G=8", "G=16")
-JOBS = [[name, f"{sweep.SUBDIR}'{name}'"] for name in NAMES]
+JOBS = {name: [name] for name in NAMES}
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of a sweep whose jobs wait, in a call of this process."""
     monkeypatch.setenv(side_by_side.CALL, f"{os.getpid()} {tmp_path}")
-    for name, overrides in zip(NAMES, JOBS, strict=True):
+    for name, overrides in JOBS.items():
         sweep.record(tmp_path / "sweep", name, overrides, "waiting")
     return tmp_path / "sweep"
 
