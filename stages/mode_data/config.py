@@ -15,7 +15,7 @@ from pipeline.config import StageConfig
 from stages.parts.data.checks import suite_families, suite_parts
 from stages.parts.data.config import DataConfig
 
-RECIPE_VERSION = 2
+RECIPE_VERSION = 3
 INPUTS = {
     "problems": Port("dataset:problems", "questions and gold answers of every suite, in their splits"),
     "thinking": Port("dataset:conversations", "verified responses that think"),

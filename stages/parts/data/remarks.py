@@ -68,7 +68,7 @@ def request(rule: Rule) -> str:
 
 def good_reply(rule: Rule, rng: random.Random) -> str:
     """On topic, clear and in format."""
-    left = {subject: rng.sample(FACTS[subject], MOST_FACTS) for subject in set(rule["subjects"])}
+    left = {subject: rng.sample(FACTS[subject], MOST_FACTS) for subject in dict.fromkeys(rule["subjects"])}
     return write([(subject, left[subject].pop()) for subject in rule["subjects"]], rule["form"])
 
 
