@@ -179,12 +179,19 @@ def _digests_today(planned: PlannedStage, plan: Plan) -> dict[str, str]:
 
 
 def _mark_wanted(plan: Plan, cfg: RunConfig, before: dict[str, set[str]]) -> None:
-    """until=STAGE keeps the stage, all it needs and the evaluations of what it needs; its own is STAGE.eval."""
+    """until=STAGE keeps the stage, all it needs and the evaluations of what it needs; its own is STAGE.eval.
+
+    What such an evaluation needs beside that is kept as well, unless it makes a model: nothing is trained to evaluate.
+    """
     if cfg.until is None or cfg.until not in before:
         return
-    needed = before[cfg.until]
+    needed, wanted = before[cfg.until], before[cfg.until] | {cfg.until}
     for stage in plan.stages:
-        stage.wanted = stage.name == cfg.until or stage.name in needed or stage.evaluates in needed
+        more = before[stage.name] - needed
+        if stage.evaluates in needed and not any("model" in plan.stage(name).outline.outputs for name in more):
+            wanted = wanted | more | {stage.name}
+    for stage in plan.stages:
+        stage.wanted = stage.name in wanted
 
 
 def _from_stage_faults(plan: Plan, cfg: RunConfig, before: dict[str, set[str]]) -> list[Fault]:
