@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.artifacts import Fault
-from stages.parts.data.template import THINK_CLOSE
+from stages.parts.data.template import THINK_CLOSE, THINK_OPEN
 from stages.parts.data.tokenizer import tokenizer_facts
 
 MAX_ROWS = 512  # that are decoded side by side (engine.py)
@@ -19,6 +20,7 @@ STOP_TEXT = (
     "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
     "</think>\n\n"
 )
+_SPECIAL = re.compile(r"<\|\w+\|>")  # as the embedded tokenizer and Qwen's write the tokens around turns
 
 
 @dataclass
@@ -62,7 +64,22 @@ def budget_faults(key: str, budget: int | None, cfg: Any, model: dict[str, Any])
         return []
     if budget < 0:
         return [Fault(key, f"is {budget}", "write 0 (no thinking at all) or more tokens, null for no budget")]
+    if fault := stop_text_fault(key, cfg.stop_text):
+        return [fault]
     return room_faults(key, budget, cfg.max_response_tokens, stop_tokens(cfg.stop_text, model))
+
+
+def stop_text_fault(budget_key: str, text: str) -> Fault | None:
+    """What closes the block closes it once, opens no other and does not end the turn."""
+    place, dot, _ = budget_key.rpartition(".")
+    key, remedy = f"{place}{dot}stop_text", f"write a sentence; {THINK_CLOSE} is put behind it where it has none"
+    if text.count(THINK_CLOSE) > 1:
+        return Fault(key, f"closes the think block {text.count(THINK_CLOSE)} times", remedy)
+    if THINK_OPEN in text:
+        return Fault(key, "opens a think block", remedy)
+    if found := _SPECIAL.search(text):
+        return Fault(key, f"has '{found[0]}' in it, which ends the turn or begins another", remedy)
+    return None
 
 
 def room_faults(key: str, budget: int, limit: int, stop: int) -> list[Fault]:
