@@ -1,8 +1,9 @@
 """The command line: Hydra composes once -> typed config -> plan -> execute. `python run.py --help` tells the rest.
 
 Unlike a usual Hydra app, the exit status is this project's (0 done, 1 failed, 2 refused), a refusal is one line a
-fault, and a failing job never ends a sweep: jobs record their status and return. A plain run does not pass through
-`hydra.main`, which composes twice to find out whether it is a sweep; sweeps and Hydra's own flags do.
+fault, and a failing job never ends a sweep: jobs record their status and return. Neither a plain run nor a sweep passes
+through `hydra.main`, which would compose twice, and every job of a sweep once more; Hydra's own flags, launchers and
+sweepers do.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from pipeline.launch_cluster import preview
 from pipeline.manual import page
 from pipeline.overrides import unreadable
 from pipeline.plan import make_plan
+from pipeline.reword import reword
 from pipeline.table import plan_table
 
 STATUSES = "POSTTRAIN_STATUSES"  # file to which every job of this call adds its status, from whatever process
@@ -70,29 +72,37 @@ def run_one(composed: Callable[[], RunConfig], overrides: list[str], folder: Pat
         return sweep.FAILED, str(error)
 
 
-@hydra.main(version_base="1.3", config_path=str(compose.CONF), config_name="config")
-def job(config: DictConfig) -> float | None:
-    """One job of a sweep (or a run with Hydra's own flags). Returns its objective, where it has one."""
-    apart = side_by_side.is_apart()
-    if apart:
-        side_by_side.begin_job()
-        if side_by_side.is_stopped():
-            return None
-    node = HydraConfig.get()
-    overrides, choices = list(node.overrides.task), dict(node.runtime.choices)
-    folder = Path(node.runtime.output_dir) if node.mode == RunMode.MULTIRUN and not config.dry_run else None
-    record = functools.partial(sweep.record, Path(node.sweep.dir), command=os.environ[COMMAND])
+def run_job(composed: Callable[[], RunConfig], overrides: list[str], folder: Path | None, sweep_folder: Path) -> int:
+    """Run and record the status; `folder` is None where this is no job of a sweep, or only planned.
+
+    Raises KeyboardInterrupt, the one thing that ends a sweep, where a job of this process was asked to stop.
+    """
+    record = functools.partial(sweep.record, sweep_folder, command=os.environ[COMMAND])
     if folder:
         record(folder.name, overrides, "running")
-    status, message = run_one(lambda: compose.typed(config, choices, overrides), overrides, folder)
+    status, message = run_one(composed, overrides, folder)
     if folder:
         record(folder.name, overrides, sweep.name_of(status), message)
     with Path(os.environ[STATUSES]).open("a") as file:
         file.write(f"{status}\n")
     if status in INTERRUPTED:
         side_by_side.stop()
-        if not apart:  # joblib would kill the other jobs before they have written their checkpoints
-            raise KeyboardInterrupt  # the one thing that ends a sweep
+        if not side_by_side.is_apart():  # joblib would kill the other jobs before they have written their checkpoints
+            raise KeyboardInterrupt
+    return status
+
+
+@hydra.main(version_base="1.3", config_path=str(compose.CONF), config_name="config")
+def job(config: DictConfig) -> float | None:
+    """A job that Hydra composed and launched. Returns its objective, where it has one."""
+    if side_by_side.is_apart():
+        side_by_side.begin_job()
+        if side_by_side.is_stopped():
+            return None
+    node = HydraConfig.get()
+    overrides, choices = list(node.overrides.task), dict(node.runtime.choices)
+    folder = Path(node.runtime.output_dir) if node.mode == RunMode.MULTIRUN and not config.dry_run else None
+    status = run_job(lambda: compose.typed(config, choices, overrides), overrides, folder, Path(node.sweep.dir))
     return objective(folder, config.objective) if folder and status == sweep.DONE else None
 
 
@@ -128,16 +138,24 @@ def main() -> int:
     if faults:
         print(messages.Refused(faults), file=sys.stderr)
         return sweep.REFUSED
-    if any(argument.startswith("-") or argument.lstrip("+~").startswith("hydra") for argument in arguments):
-        return through_hydra(arguments)
+    if set(arguments) & set(MULTIRUN) or asks_hydra(arguments):
+        return run_jobs(arguments)
     try:
         return run_one(lambda: compose.compose(arguments), arguments)[0]
     except KeyboardInterrupt:
         return INTERRUPTED[0]  # while planning; the runner has its own way of stopping
 
 
-def through_hydra(arguments: list[str]) -> int:
-    """Let Hydra run its jobs, in whatever processes; the exit status comes from what they recorded."""
+def asks_hydra(arguments: list[str]) -> bool:
+    """Whether Hydra has a part in it beyond composing: one of its flags, launchers, sweepers or settings."""
+    return any(
+        argument.lstrip("+~").startswith("hydra") or (argument.startswith("-") and argument not in MULTIRUN)
+        for argument in arguments
+    )
+
+
+def run_jobs(arguments: list[str]) -> int:
+    """One after the other, as planned, or as Hydra runs them; the exit status comes from what they recorded."""
     if faults := [fault for item in arguments if not item.startswith("-") and (fault := unreadable(item))]:
         print(messages.Refused(faults), file=sys.stderr)
         return sweep.REFUSED
@@ -154,14 +172,18 @@ def through_hydra(arguments: list[str]) -> int:
             if set(arguments) & set(MULTIRUN):
                 stack.enter_context(fork_server(arguments, scratch))
                 prepared = prepare_sweep(arguments)
-            job()
+            if prepared and not asks_hydra(arguments):
+                for name, one in prepared.runnable.items():
+                    run_job(one.composed, one.overrides, prepared.folder / name, prepared.folder)
+            else:
+                job()
     except Ended as ended:
         return ended.status
     except messages.Refused as refusal:
         print(refusal, file=sys.stderr)
         return sweep.REFUSED
     except (HydraException, OmegaConfBaseException) as error:
-        print(messages.line(messages.reword(error, arguments)), file=sys.stderr)
+        print(messages.line(reword(error, arguments)), file=sys.stderr)
         return sweep.REFUSED
     except KeyboardInterrupt:
         return interrupted(_statuses(scratch), asked.number or signal.SIGINT)
@@ -212,7 +234,8 @@ class Ended(Exception):
 @dataclass
 class Prepared:
     folder: Path
-    refused: int  # jobs that are not launched
+    runnable: dict[str, jobs.Job]  # by name
+    refused: int
 
 
 def prepare_sweep(arguments: list[str]) -> Prepared:
@@ -226,6 +249,8 @@ def prepare_sweep(arguments: list[str]) -> Prepared:
     if not ours and not any(item.startswith("objective.stage=") for item in fixed):
         problem = "is not set, so a sweeper has nothing to optimize"
         raise messages.Refused([Fault("objective.stage", problem, "write the name of a stage")])
+    if ours and (fault := jobs.too_many(axes_)):
+        raise messages.Refused([fault])
     planned = list(jobs.plan_jobs(fixed, axes_))
     runnable = [one for one in planned if one.plan is not None]
     refused = [one for one in planned if one.plan is None]
@@ -247,15 +272,15 @@ def prepare_sweep(arguments: list[str]) -> Prepared:
         plan.store.parent / "sweeps", plan.name if named else compose.default_name(plan.pipeline, fixed), base
     )
     sweep.begin(folder, os.environ[COMMAND], base, axes_, planned if ours else [])
-    names = [sweep.job_name(axes_, one) for one in runnable]
+    by_name = {sweep.job_name(axes_, one): one for one in runnable}
     sweep.TO_LAUNCH.clear()
-    for name, one in zip(names, runnable, strict=True):
+    for name, one in by_name.items():
         sweep.TO_LAUNCH[name] = [*one.overrides, share, f"hydra.sweep.subdir='{name}'"]
     sys.argv.append(f"hydra.sweep.dir='{folder}'")
     if not ours:
         keys = [item.partition("=")[0] for item in [*fixed, share] if "@" not in item]
         sys.argv += [share, f"hydra.job.config.override_dirname.exclude_keys=[{','.join(keys)}]"]
-    return Prepared(folder, len(refused) if ours else 0)
+    return Prepared(folder, by_name, len(refused) if ours else 0)
 
 
 def _statuses(scratch: Path) -> list[int]:

@@ -22,8 +22,9 @@ from pipeline.artifacts import Fault
 from pipeline.config import RunConfig
 from pipeline.kinds import kinds
 from pipeline.manual import choices
-from pipeline.messages import CONF, Refused, reword, unreachable
+from pipeline.messages import CONF, Refused, unreachable
 from pipeline.overrides import added, merged, shared, unreadable
+from pipeline.reword import reword
 from pipeline.store import read_yaml
 from stages.base_model.config import ModelConfig
 from stages.parts.data.config import DataConfig

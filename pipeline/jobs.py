@@ -24,11 +24,12 @@ from omegaconf.errors import OmegaConfBaseException
 from pipeline import compose
 from pipeline.artifacts import Fault
 from pipeline.config import RunConfig
-from pipeline.messages import CONF, Refused, line, reword
+from pipeline.messages import CONF, Refused, line
 from pipeline.plan import make_plan
 from pipeline.plan_types import Plan
+from pipeline.reword import reword
 
-MOST_JOBS = 4096  # beyond it, only the first and the last value of every axis are planned
+MOST_JOBS = 4096  # beyond it, only the first and the last value of every axis are planned: for a sweeper that searches
 
 Path = tuple[str, ...]  # where a field stands: ("stages", "reasoning_rl", "algorithm", "epsilon")
 Change = dict[Path, Any]
@@ -54,6 +55,11 @@ class Job:
     overrides: list[str]
     plan: Plan | None  # None where the job is refused
     refusal: str = ""
+    cfg: RunConfig | None = None
+
+    def composed(self) -> RunConfig:
+        assert self.cfg is not None
+        return dataclasses.replace(self.cfg, dry_run=False)
 
 
 def sweep_axes(arguments: list[str]) -> tuple[list[str], list[Axis]]:
@@ -86,6 +92,16 @@ def sweep_axes(arguments: list[str]) -> tuple[list[str], list[Axis]]:
     return fixed, axes
 
 
+def too_many(axes: list[Axis]) -> Fault | None:
+    """More jobs than are planned one by one, so than a grid may have."""
+    number = math.prod(len(axis.values) for axis in axes)
+    if number <= MOST_JOBS:
+        return None
+    longest = max(axes, key=lambda axis: len(axis.values))
+    remedy = "sweep in parts, or search: hydra/sweeper=search objective.stage=NAME"
+    return Fault(longest.key, f"makes this {number:,} jobs, a grid has {MOST_JOBS:,} at most", remedy)
+
+
 def _values(override: Override) -> tuple[list[str], bool]:
     if override.is_interval_sweep():
         interval = override.value()
@@ -115,7 +131,7 @@ def plan_jobs(fixed: list[str], axes: list[Axis]) -> Iterator[Job]:
                 bases[choices] = _Base(*compose.composed([*fixed, *choices]), [*fixed, *choices])
             cfg = bases[choices].with_values(written)
             cfg.dry_run = True
-            yield Job(combination, overrides, make_plan(cfg, overrides))
+            yield Job(combination, overrides, make_plan(cfg, overrides), cfg=cfg)
         except Refused as refusal:
             yield Job(combination, overrides, None, str(refusal))
         except OmegaConfBaseException as error:

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline import sweep
 from pipeline.compose import compose
-from pipeline.jobs import plan_jobs, sweep_axes
+from pipeline.jobs import MOST_JOBS, plan_jobs, sweep_axes, too_many
 from pipeline.messages import Refused
 from pipeline.plan import make_plan
 from pipeline.table import columns
@@ -38,6 +38,20 @@ def test_jobs_are_what_hydra_composes(axes: list[str], tmp_path) -> None:
         for ours, theirs in zip(job.plan.stages, composed.stages, strict=True):
             assert (ours.name, ours.fingerprint, ours.threads) == (theirs.name, theirs.fingerprint, theirs.threads)
             assert ours.cfg == theirs.cfg
+
+
+def test_a_grid_of_more_jobs_than_are_planned_is_refused() -> None:
+    _, axes = sweep_axes(["-m", f"seed=range(0,{MOST_JOBS // 2})", "G=2,4"])
+    assert too_many(axes) is None
+    _, axes = sweep_axes(["-m", f"seed=range(0,{MOST_JOBS // 2 + 1})", "G=2,4"])
+    assert (fault := too_many(axes)) is not None
+    assert (fault.key, fault.problem) == ("seed", "makes this 4,098 jobs, a grid has 4,096 at most")
+
+
+def test_what_a_job_runs_is_what_hydra_composes(tmp_path) -> None:
+    _, _, jobs = planned(f"output_dir={tmp_path}", "G=2,4", "seed=0,1")
+    for job in jobs:
+        assert job.composed() == compose(job.overrides)
 
 
 def test_stage_runs_are_counted_once_for_all_jobs(tmp_path) -> None:
