@@ -26,6 +26,8 @@ CLAIMS = (
     ("rejection_sft", "cold_start", "reasoning"),
     ("general_rl", "rejection_sft", "general"),
     ("general_rl", "rejection_sft", "reasoning"),
+    ("general_rl", "rejection_sft", "safety"),
+    ("general_rl", "rejection_sft", "helpful"),
     ("distillation", "distillation_control", "reasoning"),
 )
 
@@ -40,7 +42,7 @@ def main() -> int:
         print(f"no run in {', '.join(missing)}: write folders below outputs/runs", file=sys.stderr)
         return 2
     names = headings(runs, arguments.runs)
-    for suite in ("reasoning", "general"):
+    for suite in suites(runs):
         k = largest_k(runs, suite)
         print(f"\n**{suite}**, test accuracy: pass@1{f' (pass@{k})' if k > 1 else ''}\n")
         print_table(["model", *names], [[stage, *cells] for stage, cells in accuracies(runs, suite, k)])
@@ -57,6 +59,12 @@ def headings(runs: list[RunView], paths: list[Path]) -> list[str]:
     seeds = [next((stage.artifact["seed"] for stage in run.stages if "seed" in stage.artifact), "?") for run in runs]
     with_seeds = [f"{name}, seed {seed}" for name, seed in zip(names, seeds, strict=True)]
     return next((told for told in (names, with_seeds) if len(set(told)) == len(runs)), [str(path) for path in paths])
+
+
+def suites(runs: list[RunView]) -> list[str]:
+    """Those that any model of any run was evaluated on, in the order in which they are met."""
+    evaluations = [view for run in runs for stage in run.main_stages if (view := run.evaluation(stage.name))]
+    return list(dict.fromkeys(row["suite"] for view in evaluations for row in view.results))
 
 
 def largest_k(runs: list[RunView], suite: str) -> int:
@@ -81,7 +89,8 @@ def differences(runs: list[RunView]) -> list[list[str]]:
         for run in runs:
             difference = paired_difference(rates(run, after, suite), rates(run, before, suite))
             cells.append("–" if difference is None else _points(difference))
-        rows.append([f"{after} − {before}", suite, *cells])
+        if set(cells) != {"–"}:
+            rows.append([f"{after} − {before}", suite, *cells])
     return rows
 
 

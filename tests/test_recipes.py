@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 SECTIONS = {
     "qwen3_small": ("Thinking modes", "Thinking budget", "Preference rewards", "Ways to teach a student"),
     "distillation_study": ("Ways to teach a student", "Exposure bias"),
-    "r1_preferences": ("Preference rewards",),
+    "r1_style": ("Preference rewards",),
 }
 
 

@@ -112,7 +112,7 @@ def test_an_axis_that_the_source_does_not_read_is_refused() -> None:
         (
             "resoning/pass@1",
             [],
-            "'resoning' is not evaluated -> write reasoning/pass@1 (there are: general/pass@1, rea",
+            "'resoning' is not evaluated -> write reasoning/pass@1 (there are: general/pass@1, hel",
         ),
         (
             "general/pass@1",
@@ -142,7 +142,7 @@ def test_a_gate_on_what_may_be_measured(metric: str, tmp_path: Path) -> None:
 
 
 def test_a_mapping_of_shares_says_what_it_keeps(tmp_path: Path) -> None:
-    override = "stages.general_rl.suites={reasoning: 1}"
+    override = "stages.general_rl.suites={reasoning: 1, helpful: 1, safety: 1}"
     told = "stages.general_rl.suites keeps general as well, mappings are merged; ~stages.general_rl.suites.general leav"
     for more, notes in (([], [told]), (["~stages.general_rl.suites.general"], [])):
         overrides = ["experiment=smoke", f"output_dir={tmp_path}", override, *more]
@@ -316,7 +316,7 @@ def test_a_gate_on_a_drop_needs_a_model_that_came_before(tmp_path: Path) -> None
 
 
 def test_a_gate_of_an_evaluation_is_on_what_it_measures_itself(tmp_path: Path) -> None:
-    extra = ["+stage@stages.extra=evaluate", "stages.extra.inputs.problems=problems.problems", "until=extra"]
+    extra = ["+stage@stages.extra=evaluate", "stages.extra.inputs.problems=mixed_problems.problems", "until=extra"]
     gate = ["stages.extra.inputs.model=cold_start.model", "stages.extra.gate.min=0.01"]
     assert make_plan(compose(["experiment=smoke", f"output_dir={tmp_path}", *extra, *gate])).stage("extra").wanted
 

@@ -47,7 +47,10 @@ def offered(line: str) -> list[str]:
         ("until=reasoning", ["until=reasoning_rl", "until=reasoning_rl.eval"]),
         ("from_stage=reasoning", ["from_stage=reasoning_rl"]),
         ("force=[base,problem", ["force=[base,problems"]),
-        ("stages.reasoning_rl.inputs.problems=", ["inputs.problems=problems.problems"]),
+        (
+            "stages.reasoning_rl.inputs.problems=",
+            ["inputs.problems=mixed_problems.problems", "inputs.problems=problems.problems"],
+        ),
         ("stages.reasoning_rl.inputs.policy=cold", ["inputs.policy=cold_start.model"]),
         ("data.path=tests/data/gsm", ["data.path=tests/data/gsm8k_sample.jsonl"]),
         ("--sh", ["--shell-completion"]),

@@ -381,7 +381,7 @@ def test_time_is_unknown_until_a_stage_of_the_kind_has_run(tmp_path: Path):
     command = [sys.executable, "run.py", *base, f"output_dir={tmp_path}", "until=problems"]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     cached = planned(tmp_path, *base)
-    assert "18 stages, 1 cached" in plan_table(cached) and cached.stage("problems").cached
+    assert "21 stages, 1 cached" in plan_table(cached) and cached.stage("problems").cached
     another = planned(tmp_path, *base, "data.seed=1")
     assert f" ~{another.stage('problems').seconds:.1f}s\n" in plan_table(another)
     assert another.stage("base").seconds is None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pipeline import plan as planning
+from pipeline.compose import compose
 from pipeline.config import RunConfig
 from pipeline.kinds import kinds
 from pipeline.plan import make_plan
@@ -31,9 +34,16 @@ def test_every_model_is_evaluated_unless_told_otherwise(cfg: RunConfig) -> None:
 def test_until_keeps_what_the_stage_needs(cfg: RunConfig) -> None:
     cfg.until = "cold_start"
     wanted = [stage.name for stage in make_plan(cfg).stages if stage.wanted]
-    assert wanted == ["problems", "base", "base.eval", "cold_start"]
+    assert wanted == ["problems", "base", "mixed_problems", "base.eval", "cold_start"]
     cfg.until = "cold_start.eval"
     assert [stage.name for stage in make_plan(cfg).stages if stage.wanted] == [*wanted, "cold_start.eval"]
+
+
+def test_until_trains_nothing_to_evaluate(tmp_path: Path) -> None:
+    late = "evaluation.problems=fusion_data.problems"  # made from what the RL model says
+    cfg = compose(["pipeline=qwen3_style", "until=cold_start", late, f"output_dir={tmp_path}"])
+    wanted = [stage.name for stage in make_plan(cfg).stages if stage.wanted]
+    assert wanted == ["problems", "base", "cold_start_data", "cold_start"]
 
 
 def test_threads_are_shared_by_ranks_and_by_what_may_run_beside(
@@ -42,7 +52,7 @@ def test_threads_are_shared_by_ranks_and_by_what_may_run_beside(
     monkeypatch.setattr(planning, "hardware", lambda: {"cores": 8, "gpus": 0})
     plan = make_plan(cfg)
     assert plan.parallel == 2
-    assert plan.stage("problems").threads == 8  # everything waits for the problems
+    assert plan.stage("problems").threads == 4  # mixed_problems may run beside them
     assert plan.stage("cold_start").threads == 4  # base.eval may run beside it
     cfg.stages["cold_start"].num_ranks = 2
     assert make_plan(cfg).stage("cold_start").threads == 2

@@ -27,7 +27,7 @@ def stage(folder: Path, name: str, metrics: dict, rows: list[dict]) -> StageView
 
 
 def view(*stages: StageView) -> RunView:
-    return RunView("run", "r1_preferences", "done", 1.0, 0.0, "", {}, [], list(stages))
+    return RunView("run", "r1_style", "done", 1.0, 0.0, "", {}, [], list(stages))
 
 
 def watched(folder: Path, score: tuple, rule: tuple, agreement: tuple, name: str = "general_rl", **more) -> StageView:

@@ -30,7 +30,7 @@ def test_removed_stage_that_others_need(cfg: RunConfig) -> None:
 
 
 def test_removed_problems_also_stop_the_evaluations_with_one_line(cfg: RunConfig) -> None:
-    del cfg.stages["problems"]
+    del cfg.stages["mixed_problems"]
     assert sum(line.startswith("evaluation.problems: ") for line in refusal(cfg)) == 1
 
 
