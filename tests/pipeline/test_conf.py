@@ -76,7 +76,8 @@ def test_the_shape_of_r1_style() -> None:
     assert wired["rejection_sampling"]["policy"] == "reasoning_rl.model"
     assert wired["rejection_sft"]["policy"] == "base.model"  # R1: from base again, not from the RL checkpoint
     assert wired["rejection_sft"]["data"] == "rejection_sampling.kept"
-    assert wired["general_rl"]["policy"] == wired["reward_model"]["policy"] == "rejection_sft.model"
+    assert wired["general_rl"]["policy"] == "rejection_sft.model"
+    assert wired["reward_model"]["policy"] == "base.model"
     assert wired["general_rl"]["reward_model"] == "reward_model.model"
     assert wired["distillation"]["student"] == wired["distillation_control"]["student"] == "student_base.model"
 

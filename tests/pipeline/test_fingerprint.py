@@ -36,8 +36,8 @@ def test_a_knob_of_the_last_rl_stage_changes_it_and_its_evaluation_only(cfg: Run
 
 def test_a_change_travels_to_everything_that_follows(cfg: RunConfig) -> None:
     cfg.stages["reasoning_rl"].G = 4
-    following = {"reasoning_rl", "rejection_sampling", "rejection_sft", "reward_model", "general_rl", "distillation"}
-    assert changed(cfg) == following | {f"{name}.eval" for name in following - {"rejection_sampling", "reward_model"}}
+    following = {"reasoning_rl", "rejection_sampling", "rejection_sft", "general_rl", "distillation"}
+    assert changed(cfg) == following | {f"{name}.eval" for name in following - {"rejection_sampling"}}
 
 
 def test_changing_the_evaluation_retrains_nothing(cfg: RunConfig) -> None:
