@@ -245,7 +245,7 @@ def prepare_sweep(arguments: list[str]) -> Prepared:
     Refused where that is no sweep at all.
     """
     fixed, axes_ = jobs.sweep_axes(arguments)
-    ours = not any(item.startswith("hydra/sweeper=") for item in arguments)
+    ours = sweep.is_planned(arguments)
     if not ours and not any(item.startswith("objective.stage=") for item in fixed):
         problem = "is not set, so a sweeper has nothing to optimize"
         raise messages.Refused([Fault("objective.stage", problem, "write the name of a stage")])

@@ -109,6 +109,13 @@ def unknown_key(key: str, overrides: list[str]) -> Fault:
             f"'{wrong}' is unknown",
             f"here it is called {SYNONYMS[wrong]}: {_where(SYNONYMS[wrong], prefix, known)}",
         )
+    if depth == 0 and wrong in known.stages:
+        return Fault(key, f"'{wrong}' is a stage", f"write stages.{key}")
+    if wrong == "eval" and depth == 2:
+        rest = ".".join(parts[3:])
+        where = f"{parts[0]}.{parts[1]}" if rest.startswith("gate") else "evaluation"
+        problem = "an evaluation has no settings of its own: the root's are for all of them"
+        return Fault(key, problem, f"write {where}.{rest or 'KEY'}")
     if having := [name for name in known.stages if len(parts) == 1 and wrong in known.stages[name]]:
         remedy = f"write stages.NAME.{wrong}=..., of {', '.join(map(str, having))}"
         return Fault(key, "is a field of a stage, not of the run", remedy)

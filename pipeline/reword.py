@@ -51,11 +51,9 @@ def _missing_choice(error: MissingConfigException, overrides: list[str]) -> Faul
     key = next((item.split("=")[0] for item in overrides if item.endswith(f"={name}")), group or name)
     if group.startswith("hydra/") and name in PLUGINS:
         return Fault(group, f"{name} comes with a package that is not installed", f"run pip install {PLUGINS[name]}")
-    return Fault(
-        key.lstrip("+"),
-        f"there is no {group or 'file'} '{name}'",
-        suggest(name, [path.stem for path in (CONF / group).glob("*.yaml")]),
-    )
+    theirs = ["basic", *(one for one in PLUGINS if one != "optuna")] if group == "hydra/launcher" else []
+    names = [path.stem for path in (CONF / group).glob("*.yaml")] + theirs
+    return Fault(key.lstrip("+"), f"there is no {group or 'file'} '{name}'", suggest(name, names))
 
 
 def _missing_value(error: Exception, key: str) -> Fault:

@@ -116,6 +116,18 @@ def base_of(fixed: list[str]) -> dict[str, Any]:
     return {"overrides": written, "config": json.loads(json.dumps(config, default=str))}
 
 
+def is_planned(arguments: list[str]) -> bool:
+    """Whether the jobs are those that are planned; not where a sweeper chooses values as it goes (optuna).
+
+    Raises Refused for Hydra's own sweeper of a grid, which would compose every job twice and plan none.
+    """
+    chosen = [item.partition("=")[2] for item in arguments if item.startswith("hydra/sweeper=")]
+    if "basic" in chosen:
+        remedy = "leave it out: the same jobs, planned before the first one runs"
+        raise Refused([Fault("hydra/sweeper", "is basic, which plans nothing", remedy)])
+    return all(name == "planned" for name in chosen)
+
+
 def side_by_side(arguments: list[str], jobs: int) -> int:
     """Jobs that Hydra's launcher runs on this machine at the same time. joblib takes every core unless told otherwise;
     submitit and ray bring machines of their own. Raises Refused where joblib could not be told so."""

@@ -112,6 +112,12 @@ def test_cores_are_shared_out_over_jobs_side_by_side(arguments: list[str], numbe
     assert sweep.side_by_side(arguments, jobs=4) == number
 
 
+def test_a_sweeper_that_plans_nothing_is_refused() -> None:
+    assert sweep.is_planned(["G=4,8"]) and not sweep.is_planned(["hydra/sweeper=search"])
+    with pytest.raises(Refused, match="hydra/sweeper: is basic"):
+        sweep.is_planned(["hydra/sweeper=basic", "G=4,8"])
+
+
 @pytest.mark.parametrize("number", ["abc", "0"])
 def test_a_number_of_jobs_side_by_side_that_is_none(number: str) -> None:
     with pytest.raises(Refused, match=rf"^hydra\.launcher\.n_jobs: is {number} -> write how many"):
