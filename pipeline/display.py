@@ -161,28 +161,40 @@ def final_table(records: list[StageRecord], evaluated: dict[str, str]) -> str:
     `evaluated`: name of a `.eval` stage -> the stage it evaluates; it is shown on that stage's line.
     """
     scores = {evaluated[record.name]: accuracies(record.metrics) for record in records if record.name in evaluated}
-    rows = [("stage", "status", "time", "held-out accuracy (95% interval)")]
+    suites = list(dict.fromkeys(suite for found in scores.values() for suite in found))
+    measured = dict.fromkeys(name for found in scores.values() for cells in found.values() for name in cells)
+    rows = [["stage", "status", "time", *suites]]
     for record in records:
         if record.name in evaluated and record.finished:
             continue
         seconds = duration(record.seconds) if record.finished and record.status != "cached" else ""
-        rows.append((record.name, record.shown, seconds, record.error or scores.get(record.name, "")))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]).rstrip()
-        for row in rows
-    )
+        found = scores.get(record.name, {})
+        rows.append(
+            [record.name, record.shown, seconds, *(" ".join(found.get(suite, {}).values()) for suite in suites)]
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    errors = {record.name: record.error for record in records}
+    lines = []
+    for row in rows:
+        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        error = errors.get(row[0])
+        lines.append("  ".join([*padded[:3], error] if error else padded).rstrip())
+    return "\n".join([f"held-out accuracy in %: {' '.join(measured)}"] * bool(suites) + lines)
 
 
-def accuracies(metrics: dict[str, Any]) -> str:
-    """ "reasoning pass@1 51.2% (48.0-54.3) pass@8 80.1%; general ...": keys as the evaluate stage names them."""
-    suites: dict[str, list[str]] = {}
+def accuracies(metrics: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """{"reasoning": {"pass@1 (95% interval)": "51.2 (48.0-54.3)", "pass@8": "80.1"}}: keys as the evaluate stage names
+    them, in percent."""
+    suites: dict[str, dict[str, str]] = {}
     for key, value in metrics.items():
         suite, _, name = key.rpartition("/")
         low, high = metrics.get(f"{key}_low"), metrics.get(f"{key}_high")
         if value is None or low is None or high is None:  # suites have intervals, families do not
             continue
         if name.startswith("pass@"):
-            interval = f" ({100 * low:.1f}-{100 * high:.1f})" if name == "pass@1" else ""
-            suites.setdefault(suite, []).append(f"{name} {100 * value:.1f}%{interval}")
-    return "; ".join(f"{suite} {' '.join(parts)}" for suite, parts in suites.items())
+            is_first = name == "pass@1"
+            title, interval = (
+                (f"{name} (95% interval)", f" ({100 * low:.1f}-{100 * high:.1f})") if is_first else (name, "")
+            )
+            suites.setdefault(suite, {})[title] = f"{100 * value:.1f}{interval}"
+    return suites

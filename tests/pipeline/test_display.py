@@ -42,17 +42,20 @@ def test_held_out_accuracy_stands_on_the_line_of_the_model():
     metrics = {f"reasoning/pass@1{end}": value for end, value in (("", 0.512), ("_low", 0.48), ("_high", 0.543))}
     metrics |= {f"reasoning/pass@8{end}": value for end, value in (("", 0.801), ("_low", 0.7), ("_high", 0.9))}
     metrics |= {"chain_sum/pass@1": 0.3}
-    assert accuracies(metrics) == "reasoning pass@1 51.2% (48.0-54.3) pass@8 80.1%"
+    assert accuracies(metrics) == {"reasoning": {"pass@1 (95% interval)": "51.2 (48.0-54.3)", "pass@8": "80.1"}}
+    metrics |= {f"safety/pass@1{end}": 0.0 for end in ("", "_low", "_high")}
     records = [
         record("rl", "ran", seconds=12.0),
         record("rl.eval", "ran", metrics=metrics),
-        record("b", "failed", error="why"),
+        record("b", "failed", error="why, at whatever length it takes to say so"),
     ]
-    lines = final_table(records, {"rl.eval": "rl"}).splitlines()
-    assert [line.split() for line in lines[1:]] == [
-        ["rl", "ran", "12.0s", *accuracies(metrics).split()],
-        ["b", "failed", "why"],
+    assert final_table(records, {"rl.eval": "rl"}).splitlines() == [
+        "held-out accuracy in %: pass@1 (95% interval) pass@8",
+        "stage  status  time   reasoning              safety",
+        "rl     ran     12.0s  51.2 (48.0-54.3) 80.1  0.0 (0.0-0.0)",
+        "b      failed         why, at whatever length it takes to say so",
     ]
+    assert final_table(records[2:], {}).splitlines()[1].endswith("takes to say so")
 
 
 def test_a_note_that_is_still_being_written_waits(tmp_path):
