@@ -34,7 +34,6 @@ from pipeline import axes, compose, jobs, messages, side_by_side, sweep
 from pipeline.artifacts import Fault
 from pipeline.config import RunConfig
 from pipeline.flags import MULTIRUN, clashing_flags, unknown_flag, version
-from pipeline.launch import Stop
 from pipeline.launch_cluster import preview
 from pipeline.manual import page
 from pipeline.overrides import unreadable
@@ -62,14 +61,9 @@ def run_one(composed: Callable[[], RunConfig], overrides: list[str], folder: Pat
     from pipeline.runner import execute
 
     run_dir = folder or Path(cfg.output_dir) / "runs" / cfg.name
-    try:
-        status = execute(plan, cfg, run_dir, overrides, group=folder.parent.name if folder else None)
-        return status, failure_of(run_dir) if status == sweep.FAILED else ""
-    except Exception as error:
-        if folder is None:
-            raise
-        traceback.print_exc()  # a fault of the driver itself; the other jobs of the sweep go on
-        return sweep.FAILED, str(error)
+    group, stop = (folder.parent.name, side_by_side.ASKED) if folder else (None, None)
+    status = execute(plan, cfg, run_dir, overrides, group=group, stop=stop)
+    return status, failure_of(run_dir) if status == sweep.FAILED else ""
 
 
 def run_job(composed: Callable[[], RunConfig], overrides: list[str], folder: Path | None, sweep_folder: Path) -> int:
@@ -80,12 +74,18 @@ def run_job(composed: Callable[[], RunConfig], overrides: list[str], folder: Pat
     record = functools.partial(sweep.record, sweep_folder, command=os.environ[COMMAND])
     if folder:
         record(folder.name, overrides, "running")
-    status, message = run_one(composed, overrides, folder)
+    try:
+        status, message = run_one(composed, overrides, folder)
+    except Exception as error:
+        if folder is None:
+            raise
+        traceback.print_exc()  # a fault of the driver itself; the other jobs of the sweep go on
+        status, message = sweep.FAILED, str(error)
     if folder:
         record(folder.name, overrides, sweep.name_of(status), message)
     with Path(os.environ[STATUSES]).open("a") as file:
         file.write(f"{status}\n")
-    if status in INTERRUPTED:
+    if status in INTERRUPTED or side_by_side.ASKED.times:  # it may have come when the job was all but done
         side_by_side.stop()
         if not side_by_side.is_apart():  # joblib would kill the other jobs before they have written their checkpoints
             raise KeyboardInterrupt
@@ -164,16 +164,17 @@ def run_jobs(arguments: list[str]) -> int:
     os.environ[COMMAND] = shlex.join(["python", *sys.argv])
     os.environ[STATUSES] = str(scratch / "statuses")
     os.environ[side_by_side.CALL] = f"{os.getpid()} {scratch}"
-    asked = Stop()
+    asked = side_by_side.ASKED
     prepared = None
     try:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(side_by_side.stop_on_signals(asked, waits="hydra/launcher=joblib" in arguments))
+            stack.enter_context(side_by_side.stop_on_signals(waits="hydra/launcher=joblib" in arguments))
             if set(arguments) & set(MULTIRUN):
                 stack.enter_context(fork_server(arguments, scratch))
                 prepared = prepare_sweep(arguments)
-            if prepared and not asks_hydra(arguments):
+            if prepared and prepared.is_plain:
                 for name, one in prepared.runnable.items():
+                    assert one.composed is not None
                     run_job(one.composed, one.overrides, prepared.folder / name, prepared.folder)
             else:
                 job()
@@ -205,7 +206,7 @@ def run_jobs(arguments: list[str]) -> int:
 
 def is_dry(arguments: list[str]) -> bool:
     """With any word that OmegaConf takes for true."""
-    words = [item.partition("=")[2].lower() for item in arguments if item.startswith("dry_run=")]
+    words = [item.partition("=")[2].lower() for item in arguments if item.lstrip("+").startswith("dry_run=")]
     return bool(words) and words[-1] in ("true", "yes", "on", "1", "y")
 
 
@@ -236,6 +237,7 @@ class Prepared:
     folder: Path
     runnable: dict[str, jobs.Job]  # by name
     refused: int
+    is_plain: bool  # Hydra has no part in it any more
 
 
 def prepare_sweep(arguments: list[str]) -> Prepared:
@@ -245,12 +247,16 @@ def prepare_sweep(arguments: list[str]) -> Prepared:
     Refused where that is no sweep at all.
     """
     fixed, axes_ = jobs.sweep_axes(arguments)
+    if "dry_run" in [axis.key.lstrip("+") for axis in axes_]:
+        raise messages.Refused([Fault("dry_run", "is no axis: it is for all jobs", "write dry_run=true")])
     ours = sweep.is_planned(arguments)
     if not ours and not any(item.startswith("objective.stage=") for item in fixed):
         problem = "is not set, so a sweeper has nothing to optimize"
         raise messages.Refused([Fault("objective.stage", problem, "write the name of a stage")])
-    if ours and (fault := jobs.too_many(axes_)):
-        raise messages.Refused([fault])
+    if faults := jobs.axis_faults(axes_) if ours else []:
+        raise messages.Refused(faults)
+    if asks_hydra(arguments):
+        compose.composed([*fixed, *(item for item in arguments if item.lstrip("+~").startswith("hydra"))])
     planned = list(jobs.plan_jobs(fixed, axes_))
     runnable = [one for one in planned if one.plan is not None]
     refused = [one for one in planned if one.plan is None]
@@ -262,7 +268,7 @@ def prepare_sweep(arguments: list[str]) -> Prepared:
         raise Ended(sweep.REFUSED)
     for line in [*notes, *([sweep.summary(planned)] if ours else [])]:
         print(line, flush=True)
-    if is_dry(fixed):
+    if runnable[0].dry:
         print(sweep.table(axes_, planned))
         raise Ended(sweep.exit_status([sweep.REFUSED] * len(refused) + [sweep.DONE] * len(runnable)))
     plan, base = runnable[0].plan, sweep.base_of(fixed)
@@ -273,14 +279,16 @@ def prepare_sweep(arguments: list[str]) -> Prepared:
     )
     sweep.begin(folder, os.environ[COMMAND], base, axes_, planned if ours else [])
     by_name = {sweep.job_name(axes_, one): one for one in runnable}
-    sweep.TO_LAUNCH.clear()
-    for name, one in by_name.items():
-        sweep.TO_LAUNCH[name] = [*one.overrides, share, f"hydra.sweep.subdir='{name}'"]
-    sys.argv.append(f"hydra.sweep.dir='{folder}'")
+    is_plain = not asks_hydra(arguments) and all(one.plain for one in runnable)
+    if not is_plain:
+        sweep.TO_LAUNCH.clear()
+        for name, one in by_name.items():
+            sweep.TO_LAUNCH[name] = [*one.overrides, share, f"hydra.sweep.subdir='{name}'"]
+        sys.argv.append(f"hydra.sweep.dir='{folder}'")
     if not ours:
         keys = [item.partition("=")[0] for item in [*fixed, share] if "@" not in item]
         sys.argv += [share, f"hydra.job.config.override_dirname.exclude_keys=[{','.join(keys)}]"]
-    return Prepared(folder, by_name, len(refused) if ours else 0)
+    return Prepared(folder, by_name, len(refused) if ours else 0, is_plain)
 
 
 def _statuses(scratch: Path) -> list[int]:

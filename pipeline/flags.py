@@ -42,6 +42,8 @@ def clashing_flags(arguments: list[str]) -> Fault | None:
     words = {one.partition("=")[0] for one in arguments}
     if words & {"-r", "--run"} and words & {"-c", "--cfg", "-i", "--info", *MULTIRUN}:
         return Fault("--run", "is what happens anyway", "leave it out")
+    if words & set(MULTIRUN) and words & {"-c", "--cfg", "-i", "--info"}:
+        return Fault("--cfg", "shows one configuration, and a sweep has many", "leave -m and the axes out")
     if "--resolve" in words and not words & {"-c", "--cfg"}:
         return Fault("--resolve", "prints nothing by itself", "write --cfg job --resolve")
     return None

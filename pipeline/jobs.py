@@ -2,19 +2,22 @@
 
 Hydra composes once for each set of *group* choices. What a value changes in that configuration is found one value at a
 time and the changes of several axes are put together, so a thousand jobs cost a few dozen conversions; where two axes
-change the same field, or a value does not fit, the job is converted by itself.
+change the same field, or may meet in an interpolation, or a value does not fit, the job is converted by itself. What is
+run is always converted by itself.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.errors import HydraException
@@ -30,6 +33,8 @@ from pipeline.plan_types import Plan
 from pipeline.reword import reword
 
 MOST_JOBS = 4096  # beyond it, only the first and the last value of every axis are planned: for a sweeper that searches
+
+MEETING = ("model", "student", "data", "general_data")  # resolvers read several of their fields at once
 
 Path = tuple[str, ...]  # where a field stands: ("stages", "reasoning_rl", "algorithm", "epsilon")
 Change = dict[Path, Any]
@@ -55,11 +60,9 @@ class Job:
     overrides: list[str]
     plan: Plan | None  # None where the job is refused
     refusal: str = ""
-    cfg: RunConfig | None = None
-
-    def composed(self) -> RunConfig:
-        assert self.cfg is not None
-        return dataclasses.replace(self.cfg, dry_run=False)
+    composed: Callable[[], RunConfig] | None = None  # what is run
+    dry: bool = False
+    plain: bool = True  # neither launcher nor sweeper nor callbacks of Hydra's are chosen, in no YAML either
 
 
 def sweep_axes(arguments: list[str]) -> tuple[list[str], list[Axis]]:
@@ -81,6 +84,7 @@ def sweep_axes(arguments: list[str]) -> tuple[list[str], list[Axis]]:
             fixed.append(item)
         else:
             values, sampled = _values(override)
+            values = list(dict.fromkeys(values))
             if len(values) > 1 or sampled:
                 axes.append(Axis(item.partition("=")[0], values, sampled))
             else:
@@ -92,9 +96,20 @@ def sweep_axes(arguments: list[str]) -> tuple[list[str], list[Axis]]:
     return fixed, axes
 
 
+def axis_faults(axes: list[Axis]) -> list[Fault]:
+    """What a grid cannot have."""
+    remedy = "write values with commas between; hydra/sweeper=search objective.stage=NAME searches an interval"
+    faults = [
+        Fault(axis.key, "has no values of its own, as a grid needs them", remedy) for axis in axes if axis.sampled
+    ]
+    if fault := too_many(axes):
+        faults.append(fault)
+    return faults
+
+
 def too_many(axes: list[Axis]) -> Fault | None:
     """More jobs than are planned one by one, so than a grid may have."""
-    number = math.prod(len(axis.values) for axis in axes)
+    number = math.prod(max(1, len(axis.values)) for axis in axes)
     if number <= MOST_JOBS:
         return None
     longest = max(axes, key=lambda axis: len(axis.values))
@@ -129,9 +144,12 @@ def plan_jobs(fixed: list[str], axes: list[Axis]) -> Iterator[Job]:
         try:
             if choices not in bases:
                 bases[choices] = _Base(*compose.composed([*fixed, *choices]), [*fixed, *choices])
-            cfg = bases[choices].with_values(written)
-            cfg.dry_run = True
-            yield Job(combination, overrides, make_plan(cfg, overrides), cfg=cfg)
+            base = bases[choices]
+            cfg = base.with_values(written, overrides)
+            dry, cfg.dry_run = cfg.dry_run, True
+            plan = make_plan(cfg, overrides)
+            composed = functools.partial(base.exactly, written, overrides)
+            yield Job(combination, overrides, plan, composed=composed, dry=dry, plain=base.is_plain)
         except Refused as refusal:
             yield Job(combination, overrides, None, str(refusal))
         except OmegaConfBaseException as error:
@@ -145,13 +163,23 @@ class _Base:
     config: DictConfig
     choices: dict[str, Any]
     overrides: list[str]
+    hydra: Any = field(default_factory=lambda: HydraConfig.instance().cfg)  # Hydra's own part, of the same choices
     cfg: RunConfig | None = None
     changes: dict[str, Change] = field(default_factory=dict)
 
-    def with_values(self, written: list[str]) -> RunConfig:
-        """Raises Refused, or OmegaConf's own error where a value has the wrong type."""
-        if not written:
-            return self._typed([])
+    @property
+    def is_plain(self) -> bool:
+        own = (self.choices["hydra/launcher"], self.choices["hydra/sweeper"]) == ("basic", "planned")
+        return own and not self.hydra.hydra.callbacks
+
+    def exactly(self, written: list[str], overrides: list[str]) -> RunConfig:
+        """Nothing taken from another job. Raises Refused, or OmegaConf's own error where a value has the wrong type."""
+        return compose.compose(overrides) if any("$" in item for item in written) else self._typed(written)
+
+    def with_values(self, written: list[str], overrides: list[str]) -> RunConfig:
+        """The same, put together from what each value changes. Raises as well."""
+        if not written or any("$" in item or item.partition("=")[0].split(".")[0] in MEETING for item in written):
+            return self.exactly(written, overrides)
         if self.cfg is None:
             self.cfg = self._typed([])
         for item in written:
@@ -165,6 +193,7 @@ class _Base:
         return _changed(self.cfg, {path: value for change in taken for path, value in change.items()})
 
     def _typed(self, written: list[str]) -> RunConfig:
+        HydraConfig.instance().cfg = self.hydra  # for ${hydra:...} in a YAML
         config = copy.deepcopy(self.config) if written else self.config
         for (override,) in map(OverridesParser.create().parse_overrides, [[item] for item in written]):
             OmegaConf.update(config, override.key_or_group, override.value(), force_add=False)

@@ -65,11 +65,12 @@ def execute(
     overrides: list[str],
     group: str | None = None,
     preload: tuple[str, ...] = PRELOAD,
+    stop: Stop | None = None,
 ) -> int:
     """Run a plan; returns the exit status (0, 1, 2 where the run folder is in use, 128 + signal).
 
     `run_dir` gets plan.json, summary.json, report.html, console.log and links into the store; `group` is the sweep's
-    name for the tracker; `preload` are the modules that the fork server imports.
+    name for the tracker; `preload` are the modules that the fork server imports; `stop` keeps what signals asked for.
     """
     command = shlex.join(["python", "run.py", *overrides])
     try:
@@ -83,7 +84,7 @@ def execute(
             stack.callback(display.close)
             tracker = make_tracker(cfg.tracker, plan.name, group or plan.name, Path(cfg.output_dir))
             stack.callback(tracker.close)
-            run = Run(plan, cfg, run_dir, command, records, display, tracker, preload)
+            run = Run(plan, cfg, run_dir, command, records, display, tracker, preload, stop or Stop())
             stack.enter_context(stop_on_signals(run))
             schedule(run)
             return conclude(run)

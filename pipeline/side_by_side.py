@@ -20,6 +20,7 @@ from pipeline.launch import Stop
 from pipeline.worker import die_with_parent
 
 CALL = "POSTTRAIN_CALL"  # environment: "<pid of run.py> <folder of the call>"
+ASKED = Stop()  # what this process was asked by signals while its jobs ran
 TRIES = 2  # of a job whose process is killed: it may have been killed for another one's memory
 
 
@@ -48,15 +49,15 @@ def begin_job() -> None:
 
 
 @contextlib.contextmanager
-def stop_on_signals(asked: Stop, waits: bool) -> Iterator[None]:
-    """SIGINT and SIGTERM to run.py, kept in `asked`. Jobs that run here have the runner's handlers; in between,
+def stop_on_signals(waits: bool) -> Iterator[None]:
+    """SIGINT and SIGTERM to run.py, kept in ASKED. Jobs that run here have the runner's handlers; in between,
     KeyboardInterrupt is raised. With `waits` jobs run apart: they are asked for checkpoints and waited for, and the
     second signal ends all.
     """
 
     def handle(number: int, _: Any) -> None:
-        asked.request(number)
-        if not waits or asked.times > 1:
+        ASKED.request(number)
+        if not waits or ASKED.times > 1:
             raise KeyboardInterrupt
         stop()
         if number == signal.SIGTERM:  # a terminal's Ctrl-C has reached them as it reached us

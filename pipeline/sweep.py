@@ -121,7 +121,8 @@ def is_planned(arguments: list[str]) -> bool:
 
     Raises Refused for Hydra's own sweeper of a grid, which would compose every job twice and plan none.
     """
-    chosen = [item.partition("=")[2] for item in arguments if item.startswith("hydra/sweeper=")]
+    written = [item.lstrip("+").partition("=") for item in arguments]
+    chosen = [value for key, _, value in written if key.partition("@")[0] == "hydra/sweeper"]
     if "basic" in chosen:
         remedy = "leave it out: the same jobs, planned before the first one runs"
         raise Refused([Fault("hydra/sweeper", "is basic, which plans nothing", remedy)])

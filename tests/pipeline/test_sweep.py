@@ -9,7 +9,7 @@ import pytest
 
 from pipeline import sweep
 from pipeline.compose import compose
-from pipeline.jobs import MOST_JOBS, plan_jobs, sweep_axes, too_many
+from pipeline.jobs import MOST_JOBS, axis_faults, plan_jobs, sweep_axes, too_many
 from pipeline.messages import Refused
 from pipeline.plan import make_plan
 from pipeline.table import columns
@@ -48,10 +48,26 @@ def test_a_grid_of_more_jobs_than_are_planned_is_refused() -> None:
     assert (fault.key, fault.problem) == ("seed", "makes this 4,098 jobs, a grid has 4,096 at most")
 
 
-def test_what_a_job_runs_is_what_hydra_composes(tmp_path) -> None:
-    _, _, jobs = planned(f"output_dir={tmp_path}", "G=2,4", "seed=0,1")
+@pytest.mark.parametrize(
+    "axes",
+    [
+        ["G=2,4", "seed=0,1"],
+        ["stages.general_rl.steps=${stages.reasoning_rl.steps},3", "stages.reasoning_rl.steps=5,6"],
+        ["beta=${epsilon},0.3", "epsilon=0.1,0.2"],
+        ["model=qwen3_0_6b", "model.trust_remote_code=true,false", "student.name_or_path=Qwen/Qwen3-0.6B-Base,Qwen/Qwen3-8B-Base"],
+    ],
+)
+def test_what_a_job_runs_is_what_hydra_composes(axes: list[str], tmp_path) -> None:
+    _, _, jobs = planned(f"output_dir={tmp_path}", *axes)
     for job in jobs:
-        assert job.composed() == compose(job.overrides)
+        assert job.composed is not None and job.composed() == compose(job.overrides)
+
+
+@pytest.mark.parametrize("axis", ["algorithm=glob(*)", "beta=interval(0,0.01)"])
+def test_a_grid_needs_values(axis: str) -> None:
+    _, axes = sweep_axes(["-m", axis, "seed=0,0,1"])
+    (fault,) = axis_faults(axes)
+    assert fault.key == axis.partition("=")[0] and axes[1].values == ["0", "1"]
 
 
 def test_stage_runs_are_counted_once_for_all_jobs(tmp_path) -> None:
