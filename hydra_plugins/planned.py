@@ -1,4 +1,5 @@
-"""Hydra's sweeper of this project (`hydra/sweeper=planned`, the default): launches the jobs that run.py has planned.
+"""Hydra's sweeper of this project (`hydra/sweeper=planned`, the default): hands the jobs that run.py has planned to a
+launcher of Hydra's, where one is chosen; without one run.py runs them itself.
 
 Hydra's basic sweeper composes every job twice, and one that does not compose ends the sweep. Here the jobs that the
 plan refuses are left out, and all others go to whatever Hydra launcher was chosen, in one batch. The folder's name and

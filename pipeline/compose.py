@@ -1,6 +1,6 @@
 """From the command line to a typed `RunConfig`: Hydra composes once, and no code after this file sees a DictConfig.
 
-`compose(overrides)` is the same for scripts and tests; run.py lets `hydra.main` compose and calls `typed`.
+Where Hydra has a part in running jobs, `hydra.main` composes and run.py calls `typed`; all else calls `compose`.
 """
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ def _certainly_missing(plan: Plan, stage: PlannedStage) -> tuple[str, str] | Non
         remedy = "let its model be evaluated (evaluate, evaluation.enabled), or name a metric of the stage itself"
         return f"{metric} is of an evaluation, and {name} has none", remedy
     if not evaluation.wanted:
-        return f"{metric} is of {evaluation.name}, which until={name} leaves out", f"write until={evaluation.name}"
+        remedy = f"write until={evaluation.name}, or a stage that needs {name}; or name a metric of the stage itself"
+        return f"{metric} is of {evaluation.name}, which until leaves out", remedy
     suites, ks = getattr(evaluation.cfg, "suites", [group]), getattr(evaluation.cfg, "ks", [int(match[1])])
     if group not in suites:
         remedy = suggest(metric, [f"{suite}/{rest}" for suite in suites])

@@ -110,12 +110,14 @@ def unknown_key(key: str, overrides: list[str]) -> Fault:
             f"here it is called {SYNONYMS[wrong]}: {_where(SYNONYMS[wrong], prefix, known)}",
         )
     if depth == 0 and wrong in known.stages:
-        return Fault(key, f"'{wrong}' is a stage", f"write stages.{key}")
+        out = "~" if any(item.startswith(f"~{key}") for item in overrides) else ""
+        field = "" if out or len(parts) > 1 else ".FIELD"
+        return Fault(key, f"'{wrong}' is a stage", f"write {out}stages.{key}{field}")
     if wrong == "eval" and depth == 2:
-        rest = ".".join(parts[3:])
-        where = f"{parts[0]}.{parts[1]}" if rest.startswith("gate") else "evaluation"
+        right = [*(parts[:2] if parts[3:4] == ["gate"] else ["evaluation"]), *parts[3:]]
+        shown = right if len(parts) > 3 and _exists(known, right) else ["evaluation", "FIELD"]
         problem = "an evaluation has no settings of its own: the root's are for all of them"
-        return Fault(key, problem, f"write {where}.{rest or 'KEY'}")
+        return Fault(key, problem, f"write {'.'.join(shown)}")
     if having := [name for name in known.stages if len(parts) == 1 and wrong in known.stages[name]]:
         remedy = f"write stages.NAME.{wrong}=..., of {', '.join(map(str, having))}"
         return Fault(key, "is a field of a stage, not of the run", remedy)

@@ -27,8 +27,8 @@ def unreadable(override: str) -> Fault | None:
         return Fault(override, "has no key", "write KEY=VALUE")
     if override.startswith("~") and key not in ("stages", "experiment") and (key in FIELDS or (is_group and not value)):
         remedy = f"write {key}=NAME for another" if is_group else "give it another value, or leave this out"
-        if group == "stage" and (stage := key.partition("@")[2]):
-            remedy = f"write ~{stage}"
+        if group in ("stage", "suite"):
+            remedy = f"write ~{key.partition('@')[2] or 'stages.NAME'}"
         return Fault(f"~{key}", "cannot be left out of a run", remedy)
     no_name = r"null|true|false|[-+\d.e]+|\{.*\}|.*/.*" + ("" if group == "experiment" else r"|\[.*\]")
     if not is_group or not re.fullmatch(no_name, value):

@@ -3,9 +3,9 @@
     python scripts/bench_sweep.py
     python scripts/bench_sweep.py pipeline=r1_style experiment=smoke until=reasoning_rl.eval G=4,8 seed=0,1
 
-Every sweep starts from an empty store in a folder of its own, on one thread a stage: by Hydra's basic launcher one
-stage at a time, where the sum of the stages' seconds is the least that it could take; two at a time, as by default; and
-by joblib, two jobs at a time. Then 1,000 jobs whose values differ are planned. Alone on the machine, or the ratios mean
+Every sweep starts from an empty store in a folder of its own, on one thread a stage: one stage at a time, where the sum
+of the stages' seconds is the least that it could take; two at a time, as by default; and by joblib, two jobs at a time.
+Then 1,000 jobs whose values differ are planned. Alone on the machine, or the ratios mean
 nothing.
 """
 

@@ -122,7 +122,7 @@ def test_an_axis_that_the_source_does_not_read_is_refused() -> None:
         ("reasoning/pass@8", [], "pass@8 is not measured -> write reasoning/pass@2, or add 8 to evaluation.ks"),
         ("reasoning/pass@1", ["evaluation.enabled=false"], "is of an evaluation, and cold_start has none -> let its"),
         ("reasoning/pass@1", ["stages.cold_start.gate.max_drop=0.1", "stages.base.evaluate=false"], "evaluate=true"),
-        ("reasoning/pass@1", ["until=cold_start"], "which until=cold_start leaves out -> write until=cold_start.eval"),
+        ("reasoning/pass@1", ["until=cold_start"], "which until leaves out -> write until=cold_start.eval, or"),
         ("heldout/reasoning/pass@1", [], "is of monitors, which cold_start does not have on -> write reasoning/pass@1"),
     ],
 )

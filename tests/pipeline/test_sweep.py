@@ -54,7 +54,11 @@ def test_a_grid_of_more_jobs_than_are_planned_is_refused() -> None:
         ["G=2,4", "seed=0,1"],
         ["stages.general_rl.steps=${stages.reasoning_rl.steps},3", "stages.reasoning_rl.steps=5,6"],
         ["beta=${epsilon},0.3", "epsilon=0.1,0.2"],
-        ["model=qwen3_0_6b", "model.trust_remote_code=true,false", "student.name_or_path=Qwen/Qwen3-0.6B-Base,Qwen/Qwen3-8B-Base"],
+        [
+            "model=qwen3_0_6b",
+            "model.trust_remote_code=true,false",
+            "student.name_or_path=Qwen/Qwen3-0.6B-Base,Qwen/Qwen3-8B-Base",
+        ],
     ],
 )
 def test_what_a_job_runs_is_what_hydra_composes(axes: list[str], tmp_path) -> None:

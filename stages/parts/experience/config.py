@@ -82,17 +82,18 @@ def preference_faults(cfg: ExperienceConfig, inputs: dict[str, dict[str, Any]]) 
     wire = "write stages.NAME.inputs.reward_model=reward_model.model (a stage of kind reward_model)"
     if "reward_model" not in inputs and cfg.reward.preference > 0:
         problem = f"is {cfg.reward.preference}, and there is no reward model"
-        return [Fault("reward.preference", problem, f"{wire}, or reward.preference=0")]
+        return [Fault("reward.preference", problem, f"{wire}, or stages.NAME.reward.preference=0")]
     faults = []
     named: dict[str, list[str]] = inputs["problems"].get("scored_by", {})
     for suite, parts in {suite: named[suite] for suite in cfg.suites if suite in named}.items():
         learned = [part for part in parts if part in LEARNED_PARTS]
         if learned and "reward_model" not in inputs:
             problem = f"'{suite}' is scored by {learned[0]}, which a reward model tells, and none is wired"
-            faults.append(Fault("suites", problem, f"{wire}, or leave the suite out"))
+            faults.append(Fault("suites", problem, f"{wire}, or ~stages.NAME.suites.{suite}"))
         elif not any(cfg.reward.weight(part) for part in parts if part in (*LEARNED_PARTS, *RULE_PARTS)):
             problem = f"every part that scores '{suite}' ({', '.join(parts)}) has weight 0"
-            faults.append(Fault("reward", problem, "give one a weight, reward.preference=1, or leave the suite out"))
+            remedy = f"give one a weight, stages.NAME.reward.preference=1, or write ~stages.NAME.suites.{suite}"
+            faults.append(Fault("reward", problem, remedy))
     return faults
 
 
