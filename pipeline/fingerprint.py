@@ -47,15 +47,19 @@ def fingerprint(
 def recipe(config: Any, digests: Digests) -> Any:
     """The part of a config that decides the result, as JSON."""
     if dataclasses.is_dataclass(config):
-        kept = [item for item in dataclasses.fields(config) if item.metadata.get("fingerprint", True)]
-        if isinstance(config, StageConfig):
-            kept = [item for item in kept if item.name != "inputs"]
-        return {item.name: _field(item, getattr(config, item.name), digests) for item in kept}
+        return {item.name: _field(item, getattr(config, item.name), digests) for item in _counting(config.__class__)}
     if isinstance(config, dict):
         return {str(key): recipe(value, digests) for key, value in config.items()}
     if isinstance(config, list):
         return [recipe(value, digests) for value in config]
     return config
+
+
+@functools.cache
+def _counting(kind: type[Any]) -> list[dataclasses.Field[Any]]:
+    """The fields of a dataclass that are part of a fingerprint; what a stage is wired to has its own place there."""
+    counting = [item for item in dataclasses.fields(kind) if item.metadata.get("fingerprint", True)]
+    return [item for item in counting if item.name != "inputs" or not issubclass(kind, StageConfig)]
 
 
 def _field(item: dataclasses.Field[Any], value: Any, digests: Digests) -> Any:
