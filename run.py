@@ -259,8 +259,10 @@ def prepare_sweep(arguments: list[str]) -> Prepared:
     if asks_hydra(arguments):
         compose.composed([*fixed, *(item for item in arguments if item.lstrip("+~").startswith("hydra"))])
     gc.disable()  # a thousand plans are kept: to look through them again and again takes a fifth of the time
-    planned = list(jobs.plan_jobs(fixed, axes_))
-    gc.enable()
+    try:
+        planned = list(jobs.plan_jobs(fixed, axes_))
+    finally:
+        gc.enable()
     runnable = [one for one in planned if one.plan is not None]
     refused = [one for one in planned if one.plan is None]
     notes = axes.check_axes(axes_, planned, insist="allow_inert=true" in fixed)
