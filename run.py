@@ -34,7 +34,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pipeline import axes, compose, jobs, messages, side_by_side, sweep
 from pipeline.artifacts import Fault
 from pipeline.config import RunConfig
-from pipeline.flags import MULTIRUN, clashing_flags, unknown_flag, version
+from pipeline.flags import MULTIRUN, asks_hydra, clashing_flags, is_dry, unknown_flag, version
 from pipeline.launch_cluster import preview
 from pipeline.manual import page
 from pipeline.overrides import unreadable
@@ -147,14 +147,6 @@ def main() -> int:
         return INTERRUPTED[0]  # while planning; the runner has its own way of stopping
 
 
-def asks_hydra(arguments: list[str]) -> bool:
-    """Whether Hydra has a part in it beyond composing: one of its flags, launchers, sweepers or settings."""
-    return any(
-        argument.lstrip("+~").startswith("hydra") or (argument.startswith("-") and argument not in MULTIRUN)
-        for argument in arguments
-    )
-
-
 def run_jobs(arguments: list[str]) -> int:
     """One after the other, as planned, or as Hydra runs them; the exit status comes from what they recorded."""
     if faults := [fault for item in arguments if not item.startswith("-") and (fault := unreadable(item))]:
@@ -203,12 +195,6 @@ def run_jobs(arguments: list[str]) -> int:
         return interrupted(statuses, asked.number)
     statuses += [sweep.REFUSED] * (prepared.refused if prepared else 0)
     return statuses[0] if len(statuses) == 1 else sweep.exit_status(statuses)
-
-
-def is_dry(arguments: list[str]) -> bool:
-    """With any word that OmegaConf takes for true."""
-    words = [item.partition("=")[2].lower() for item in arguments if item.lstrip("+").startswith("dry_run=")]
-    return bool(words) and words[-1] in ("true", "yes", "on", "1", "y")
 
 
 def fork_server(arguments: list[str], scratch: Path) -> contextlib.AbstractContextManager[None]:

@@ -169,9 +169,8 @@ def final_table(records: list[StageRecord], evaluated: dict[str, str]) -> str:
             continue
         seconds = duration(record.seconds) if record.finished and record.status != "cached" else ""
         found = scores.get(record.name, {})
-        rows.append(
-            [record.name, record.shown, seconds, *(" ".join(found.get(suite, {}).values()) for suite in suites)]
-        )
+        cells = [" ".join(found.get(suite, {}).values()) for suite in suites]
+        rows.append([record.name, record.shown, seconds, *cells])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     errors = {record.name: record.error for record in records}
     lines = []
@@ -191,10 +190,9 @@ def accuracies(metrics: dict[str, Any]) -> dict[str, dict[str, str]]:
         low, high = metrics.get(f"{key}_low"), metrics.get(f"{key}_high")
         if value is None or low is None or high is None:  # suites have intervals, families do not
             continue
-        if name.startswith("pass@"):
-            is_first = name == "pass@1"
-            title, interval = (
-                (f"{name} (95% interval)", f" ({100 * low:.1f}-{100 * high:.1f})") if is_first else (name, "")
-            )
-            suites.setdefault(suite, {})[title] = f"{100 * value:.1f}{interval}"
+        if name == "pass@1":
+            interval = f"({100 * low:.1f}-{100 * high:.1f})"
+            suites.setdefault(suite, {})[f"{name} (95% interval)"] = f"{100 * value:.1f} {interval}"
+        elif name.startswith("pass@"):
+            suites.setdefault(suite, {})[name] = f"{100 * value:.1f}"
     return suites

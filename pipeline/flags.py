@@ -1,4 +1,5 @@
-"""The few words with dashes that run.py knows; everything else is KEY=VALUE."""
+"""The few words with dashes that run.py knows, and what the words of a command ask for before anything is composed;
+everything else is KEY=VALUE."""
 
 from __future__ import annotations
 
@@ -47,6 +48,20 @@ def clashing_flags(arguments: list[str]) -> Fault | None:
     if "--resolve" in words and not words & {"-c", "--cfg"}:
         return Fault("--resolve", "prints nothing by itself", "write --cfg job --resolve")
     return None
+
+
+def asks_hydra(arguments: list[str]) -> bool:
+    """Whether Hydra has a part in it beyond composing: one of its flags, launchers, sweepers or settings."""
+    return any(
+        argument.lstrip("+~").startswith("hydra") or (argument.startswith("-") and argument not in MULTIRUN)
+        for argument in arguments
+    )
+
+
+def is_dry(arguments: list[str]) -> bool:
+    """With any word that OmegaConf takes for true."""
+    words = [item.partition("=")[2].lower() for item in arguments if item.lstrip("+").startswith("dry_run=")]
+    return bool(words) and words[-1] in ("true", "yes", "on", "1", "y")
 
 
 def version() -> str:

@@ -5,8 +5,7 @@
 
 Every sweep starts from an empty store in a folder of its own, on one thread a stage: one stage at a time, where the sum
 of the stages' seconds is the least that it could take; two at a time, as by default; and by joblib, two jobs at a time.
-Then 1,000 jobs whose values differ are planned. Alone on the machine, or the ratios mean
-nothing.
+Then 1,000 jobs whose values differ are planned. Alone on the machine, or the ratios mean nothing.
 """
 
 from __future__ import annotations
