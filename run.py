@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import json
 import os
 import shlex
@@ -21,7 +20,6 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import hydra
@@ -31,8 +29,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from pipeline import axes, compose, jobs, messages, side_by_side, sweep
-from pipeline.artifacts import Fault
+from pipeline import compose, messages, side_by_side, sweep
+from pipeline.begin_sweep import NothingToRun, begin_sweep
 from pipeline.config import RunConfig
 from pipeline.flags import MULTIRUN, asks_hydra, clashing_flags, is_dry, unknown_flag, version
 from pipeline.launch_cluster import preview
@@ -164,15 +162,16 @@ def run_jobs(arguments: list[str]) -> int:
             stack.enter_context(side_by_side.stop_on_signals(waits="hydra/launcher=joblib" in arguments))
             if set(arguments) & set(MULTIRUN):
                 stack.enter_context(fork_server(arguments, scratch))
-                prepared = prepare_sweep(arguments)
+                prepared = begin_sweep(arguments, os.environ[COMMAND])
+                sys.argv += prepared.for_hydra
             if prepared and prepared.is_plain:
                 for name, one in prepared.runnable.items():
                     assert one.composed is not None
                     run_job(one.composed, one.overrides, prepared.folder / name, prepared.folder)
             else:
                 job()
-    except Ended as ended:
-        return ended.status
+    except NothingToRun as planned:
+        return planned.status
     except messages.Refused as refusal:
         print(refusal, file=sys.stderr)
         return sweep.REFUSED
@@ -205,81 +204,11 @@ def fork_server(arguments: list[str], scratch: Path) -> contextlib.AbstractConte
     from pipeline.forkserver import lent_to_children
     from pipeline.runner import PRELOAD
 
-    return lent_to_children(PRELOAD, scratch / "console.log")
+    return lent_to_children(PRELOAD, scratch)
 
 
 def interrupted(statuses: list[int], number: int) -> int:
     return next((status for status in statuses if status in INTERRUPTED), 128 + number)
-
-
-class Ended(Exception):
-    """The sweep is over before Hydra was asked: refused, or a dry run."""
-
-    def __init__(self, status: int) -> None:
-        self.status = status
-
-
-@dataclass
-class Prepared:
-    folder: Path
-    runnable: dict[str, jobs.Job]  # by name
-    refused: int
-    is_plain: bool  # Hydra has no part in it any more
-
-
-def prepare_sweep(arguments: list[str]) -> Prepared:
-    """Plan every job, say what they will compute, enter them in the ledger.
-
-    A sweeper that chooses its values as it goes (optuna) gets its check of axes, and no more. Raises Ended, or
-    Refused where that is no sweep at all.
-    """
-    fixed, axes_ = jobs.sweep_axes(arguments)
-    if "dry_run" in [axis.key.lstrip("+") for axis in axes_]:
-        raise messages.Refused([Fault("dry_run", "is no axis: it is for all jobs", "write dry_run=true")])
-    ours = sweep.is_planned(arguments)
-    if not ours and not any(item.startswith("objective.stage=") for item in fixed):
-        problem = "is not set, so a sweeper has nothing to optimize"
-        raise messages.Refused([Fault("objective.stage", problem, "write the name of a stage")])
-    if faults := jobs.axis_faults(axes_) if ours else []:
-        raise messages.Refused(faults)
-    if asks_hydra(arguments):
-        compose.composed([*fixed, *(item for item in arguments if item.lstrip("+~").startswith("hydra"))])
-    gc.disable()  # a thousand plans are kept: to look through them again and again takes a fifth of the time
-    try:
-        planned = list(jobs.plan_jobs(fixed, axes_))
-    finally:
-        gc.enable()
-    runnable = [one for one in planned if one.plan is not None]
-    refused = [one for one in planned if one.plan is None]
-    notes = axes.check_axes(axes_, planned, insist="allow_inert=true" in fixed)
-    share = f"launcher.concurrent_runs={sweep.side_by_side(arguments, len(runnable))}"
-    for line in sweep.refusals(axes_, refused):
-        print(line, file=sys.stderr)
-    if not runnable:
-        raise Ended(sweep.REFUSED)
-    for line in [*notes, *([sweep.summary(planned)] if ours else [])]:
-        print(line, flush=True)
-    if runnable[0].dry:
-        print(sweep.table(axes_, planned))
-        raise Ended(sweep.exit_status([sweep.REFUSED] * len(refused) + [sweep.DONE] * len(runnable)))
-    plan, base = runnable[0].plan, sweep.base_of(fixed)
-    assert plan is not None
-    named = any(item.startswith("name=") for item in fixed)
-    folder = sweep.folder_of(
-        plan.store.parent / "sweeps", plan.name if named else compose.default_name(plan.pipeline, fixed), base
-    )
-    sweep.begin(folder, os.environ[COMMAND], base, axes_, planned if ours else [])
-    by_name = {sweep.job_name(axes_, one): one for one in runnable}
-    is_plain = not asks_hydra(arguments) and all(one.plain for one in runnable)
-    if not is_plain:
-        sweep.TO_LAUNCH.clear()
-        for name, one in by_name.items():
-            sweep.TO_LAUNCH[name] = [*one.overrides, share, f"hydra.sweep.subdir='{name}'"]
-        sys.argv.append(f"hydra.sweep.dir='{folder}'")
-    if not ours:
-        keys = [item.partition("=")[0] for item in [*fixed, share] if "@" not in item]
-        sys.argv += [share, f"hydra.job.config.override_dirname.exclude_keys=[{','.join(keys)}]"]
-    return Prepared(folder, by_name, len(refused) if ours else 0, is_plain)
 
 
 def _statuses(scratch: Path) -> list[int]:

@@ -8,6 +8,7 @@ so they are killed, and the rank that died first is the one whose traceback is t
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import queue
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from pipeline.artifacts import Port
 from pipeline.config import LauncherConfig
 from pipeline.forkserver import shared_server
 from pipeline.job import DISK_FULL, INTERRUPTED
@@ -84,7 +86,8 @@ class InlineLauncher:
 
 
 class LocalLauncher:
-    """`ranks` processes of this machine, forked from a server that starts importing when this is made."""
+    """`ranks` processes of this machine, forked from a server that starts importing when this is made. A stage that
+    holds no model does not wait for the last module of `preload`, which is the heavy one."""
 
     def __init__(self, console: Path, preload: list[str]) -> None:
         self.console = console
@@ -109,6 +112,7 @@ class LocalLauncher:
             request = {
                 "folder": str(folder.resolve()),
                 "console": str(self.console.resolve()),
+                "may_lack": 0 if has_model(planned) else 1,
                 "rank": rank,
                 "world_size": planned.ranks,
                 "environment": environment,
@@ -171,6 +175,13 @@ class Devices:
             with self.changed:
                 self.free = sorted(self.free + taken)
                 self.changed.notify_all()
+
+
+def has_model(planned: PlannedStage) -> bool:
+    """Whether a port of the stage holds one."""
+    ports: dict[str, Port] = importlib.import_module(type(planned.cfg).__module__).OUTPUTS
+    kinds = [one.kind for one in planned.inputs.values()] + [port.kind for port in ports.values()]
+    return "model" in kinds or "reward_model" in kinds
 
 
 def lost_only_a_peer(folder: Path, rank: int) -> bool:

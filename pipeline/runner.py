@@ -31,7 +31,7 @@ from pipeline.summary import StageRecord, read_notes, records_of, write_summary
 from pipeline.trackers import Tracker, make_tracker
 from pipeline.worker import is_disk_full
 
-PRELOAD = ("stages.parts.preload",)
+PRELOAD = ("stages.parts.preload_data", "stages.parts.preload")
 
 
 @dataclass
@@ -70,7 +70,7 @@ def execute(
     """Run a plan; returns the exit status (0, 1, 2 where the run folder is in use, 128 + signal).
 
     `run_dir` gets plan.json, summary.json, report.html, console.log and links into the store; `group` is the sweep's
-    name for the tracker; `preload` are the modules that the fork server imports; `stop` keeps what signals asked for.
+    name for the tracker; `preload` are what the fork server imports, in order; `stop` keeps what signals asked for.
     """
     command = shlex.join(["python", "run.py", *overrides])
     try:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.forkserver import ROOT, _found, _servers, lent_to_children
-from pipeline.job import write_job
+from pipeline.job import INTERRUPTED, write_job
 from pipeline.launch import LocalLauncher, Stop, free_port
 from pipeline.runner import execute
 from tests.pipeline.build_plan import command, config, plan_of, planned
@@ -168,7 +168,10 @@ def test_a_rank_that_hangs_ends_at_the_second_signal(tmp_path):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_stop_request_is_not_lost_while_ranks_are_being_forked(tmp_path, ranks):
     stage = planned("a", ranks=ranks, steps=40, step_seconds=0.05)
-    launcher = LocalLauncher(tmp_path / "console.log", ["torch"])
+    launcher = LocalLauncher(tmp_path / "console.log", ["torch", "json"])
+    (tmp_path / "first").mkdir()
+    write_job(tmp_path / "first", planned("first"), {}, 0.0)
+    assert launcher.run(tmp_path / "first", planned("first"), Stop()).status == "done"  # all is imported
     for attempt in range(8):
         folder = tmp_path / str(attempt)
         folder.mkdir()
@@ -200,7 +203,7 @@ def test_drivers_of_one_sweep_fork_from_one_server_and_die_apart(tmp_path):
         {"name": trace.name, "steps": 400, "start": at, "step_seconds": 0.05, "trace": str(trace)}
         for at, trace in enumerate(traces)
     ]
-    with lent_to_children(["torch"], tmp_path / "console.log"):
+    with lent_to_children(["torch"], tmp_path):
         drivers = [driver(tmp_path, [stage], stage["name"]) for stage in stages]
         wait_until(lambda: all(trace.exists() and "step 2" in trace.read_text() for trace in traces), 60)
         (first,), (second,) = map(pids, traces)
@@ -214,17 +217,68 @@ def test_drivers_of_one_sweep_fork_from_one_server_and_die_apart(tmp_path):
 
 
 def test_a_driver_of_a_sweep_whose_server_is_gone_starts_its_own(tmp_path):
-    with lent_to_children(["torch"], tmp_path / "console.log"):
+    with lent_to_children(["torch"], tmp_path):
         _servers()["torch",].process.kill()
         assert driver(tmp_path, [{"name": "a"}]).wait() == 0
 
 
 def test_a_shared_server_that_cannot_import_says_so_to_every_driver(tmp_path):
-    with lent_to_children(["no_such_module"], tmp_path / "console.log"):
+    with lent_to_children(["no_such_module"], tmp_path):
         inbox = queue.Queue()
         for server in (_found(), _found()):  # they ask while it is importing
-            server.start("a", inbox, {})
+            server.start("a", inbox, {"may_lack": 0})
             assert "no_such_module" in inbox.get(timeout=20)["broken"]
+
+
+@pytest.fixture
+def slow_import(tmp_path, monkeypatch) -> Path:
+    """`slow_import` is a module whose import ends when this file is there."""
+    (tmp_path / "slow_import.py").write_text(
+        "import pathlib, time\nwhile not (pathlib.Path(__file__).parent / 'go').exists():\n    time.sleep(0.02)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return tmp_path / "go"
+
+
+def test_a_stage_without_a_model_does_not_wait_for_the_heavy_import(tmp_path, slow_import):
+    inbox = queue.Queue()
+    (tmp_path / "never.py").write_text("while True: pass\n")
+    with lent_to_children(["slow_import", "never"], tmp_path):
+        write_job(tmp_path, planned("a"), {}, 0.0)
+        request = {"folder": str(tmp_path), "console": str(tmp_path / "console.log"), "rank": 0, "world_size": 1}
+        for name, may_lack in {"heavy": 0, "light": 1}.items():
+            _servers()["slow_import", "never"].start(name, inbox, request | {"may_lack": may_lack, "environment": {}})
+        slow_import.touch()
+        assert inbox.get(timeout=20)["started"] == "light"
+        wait_until((tmp_path / "result.json").exists)
+
+
+def test_a_rank_that_is_killed_before_it_is_forked_never_starts(tmp_path, slow_import):
+    inbox = queue.Queue()
+    with lent_to_children(["slow_import"], tmp_path):
+        server = _servers()["slow_import",]
+        server.start("a", inbox, {"may_lack": 0})
+        server.kill("a", signal.SIGTERM)
+        slow_import.touch()
+        assert inbox.get(timeout=20) == {"ended": "a", "status": INTERRUPTED}
+
+
+def test_a_killed_call_leaves_no_folder_behind(tmp_path):
+    code = """
+import sys, time
+from pathlib import Path
+from pipeline.forkserver import lent_to_children
+with lent_to_children(["json"], Path(sys.argv[1])):
+    print("begun", flush=True)
+    time.sleep(60)
+"""
+    folder = tmp_path / "call"
+    folder.mkdir()
+    call = subprocess.Popen([sys.executable, "-c", code, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert call.stdout.readline() == "begun\n"
+    call.kill()
+    call.wait()
+    wait_until(lambda: not folder.exists())
 
 
 def test_two_drivers_on_one_store_compute_a_stage_once(tmp_path):
