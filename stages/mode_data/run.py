@@ -5,6 +5,7 @@ Everything is a function of the configuration and the inputs; ranks other than 0
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from stages.parts.data.problems import SPLITS, load_problems, save_problems
 from stages.parts.data.solutions import boxed
 from stages.parts.data.sources import build_suite
 from stages.parts.data.template import Messages, split_thinking
+from stages.parts.policy.distributed import stop_if_asked
 from stages.parts.rollouts.types import Problem
 
 LATER = 0.25  # of unflagged conversations: of two turns
@@ -42,7 +44,7 @@ def run(cfg: ModeDataConfig, inputs: dict[str, Artifact], context: Context) -> M
     problems = {split: load_problems(inputs["problems"].path, split) for split in SPLITS}
     rows = [row for port in ("thinking", "general") if port in inputs for row in load_conversations(inputs[port].path)]
     for name, data in cfg.more.items():
-        added = build_suite(name, data)
+        added = build_suite(name, data, functools.partial(stop_if_asked, context, "drawing problems"))
         problems = {split: [*found, *added.splits[split]] for split, found in problems.items()}
         rows += added.demonstrations
     thinking = thinking_pools(rows)

@@ -11,7 +11,7 @@ from pipeline.artifacts import Fault, Outline, Port
 from pipeline.config import StageConfig
 from stages.parts.data.config import DataConfig
 
-RECIPE_VERSION = 2
+RECIPE_VERSION = 3
 INPUTS: dict[str, Port] = {}
 OUTPUTS = {
     "problems": Port("dataset:problems", "rows of every suite, in splits train, dev and test that share no problem"),

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+
 from pipeline.artifacts import Artifact, StageFailed
 from pipeline.tracking import Context, Metrics
 from stages.parts.data.conversations import save_conversations
 from stages.parts.data.problems import SPLITS, save_problems
 from stages.parts.data.sources import Suite, build_suite
 from stages.parts.data.splits import check_disjoint, normalise
+from stages.parts.policy.distributed import stop_if_asked
 from stages.problems.config import ProblemsConfig, problem_facts
 
 
 def run(cfg: ProblemsConfig, inputs: dict[str, Artifact], context: Context) -> Metrics:
     """Fill the three ports. Everything is a function of the configuration; ranks other than 0 have nothing to do."""
-    suites = {name: build_suite(name, data) for name, data in cfg.suites().items()}
+    between = functools.partial(stop_if_asked, context, "drawing problems")
+    suites = {name: build_suite(name, data, between) for name, data in cfg.suites().items()}
     splits = {split: [problem for suite in suites.values() for problem in suite.splits[split]] for split in SPLITS}
     check_disjoint(splits)
     check_demonstrations(suites)

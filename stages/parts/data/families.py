@@ -53,6 +53,11 @@ def _largest(level: int) -> int:
     return 10 * level - 1
 
 
+def _most_digits(level: int) -> int:
+    """Of a number that the dial lets pass: among longer ones hardly an exercise would be kept."""
+    return len(str(_largest(level)))
+
+
 def _within(*texts: str, level: int) -> bool:
     """No number of these texts is above the dial, none is negative."""
     numbers = [int(number) for text in texts for number in re.findall(r"-?\d+", text.replace("-", " -"))]
@@ -174,7 +179,12 @@ def _spelling_steps(entry: Entry) -> list[str]:
 REASONING = {
     "chain_sum": Family(
         task="chain_sum",
-        settings=lambda level: {"min_terms": 3, "max_terms": 4 + level, "min_digits": 1, "max_digits": 1 + level // 2},
+        settings=lambda level: {
+            "min_terms": 3,
+            "max_terms": 4 + level,
+            "min_digits": 1,
+            "max_digits": _most_digits(level),
+        },
         keep=_small_steps,
         key=_expression,
         phrasings=("{}=?", "{} is?"),
@@ -186,7 +196,7 @@ REASONING = {
             "min_terms": 3,
             "max_terms": 3 + level,
             "min_digits": 1,
-            "max_digits": 1 + level // 2,
+            "max_digits": _most_digits(level),
             "operators": ("+", "-"),
             "allow_negation": False,
             "whitespace": "no_space",

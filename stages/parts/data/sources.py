@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,11 @@ class Suite:
     notes: list[str] = field(default_factory=list)
 
 
-def build_suite(name: str, cfg: DataConfig) -> Suite:
-    """All of a suite, a pure function of its configuration (and of the file or the pinned revision)."""
+def build_suite(name: str, cfg: DataConfig, between: Callable[[], None] = lambda: None) -> Suite:
+    """All of a suite, a pure function of its configuration (and of the file or the pinned revision). `between` is
+    called between two draws of an embedded one, and may raise: there may be minutes of them."""
     if cfg.source in EMBEDDED:
-        return _embedded(name, cfg)
+        return _embedded(name, cfg, between)
     return _from_rows(name, cfg, read_rows(cfg))
 
 
@@ -74,13 +75,13 @@ class _Supply:
         return self.ready[split].pop(0)
 
 
-def _embedded(suite: str, cfg: DataConfig) -> Suite:
+def _embedded(suite: str, cfg: DataConfig, between: Callable[[], None]) -> Suite:
     families = cfg.families or suite_families(cfg)
     supplies = {family: _Supply(family, cfg) for family in families}
     chosen: dict[str, list[Exercise]] = {}
     notes = []
     for split, count in sizes(cfg).items():
-        chosen[split] = _mix(supplies, split, count)
+        chosen[split] = _mix(supplies, split, count, between)
         if len(chosen[split]) < count:
             notes.append(f"{suite}: {len(chosen[split])} {split} problems of {count} asked for: there are no more")
     problems = {split: [to_problem(suite, row) for row in rows] for split, rows in chosen.items()}
@@ -89,11 +90,12 @@ def _embedded(suite: str, cfg: DataConfig) -> Suite:
     return Suite(problems, [_demonstration(suite, row) for row in demonstrated], notes)
 
 
-def _mix(supplies: dict[str, _Supply], split: str, count: int) -> list[Exercise]:
+def _mix(supplies: dict[str, _Supply], split: str, count: int, between: Callable[[], None]) -> list[Exercise]:
     """`count` problems, the families in turn; a family that runs out leaves its share to the others."""
     live, rows = list(supplies), []
     while live and len(rows) < count:
         for family in list(live):
+            between()
             exercise = supplies[family].take(split) if len(rows) < count else None
             if exercise is not None:
                 rows.append(exercise)

@@ -15,6 +15,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from pipeline.artifacts import StageFailed
+
+UNFIT_DRAWS = 20_000  # in a row
+
 Entry = dict[str, Any]  # reasoning-gym's: question, answer, metadata
 
 
@@ -53,20 +57,23 @@ def draw(name: str, difficulty: int, seed: str, start: int = 0) -> Iterator[Exer
     """Exercises of one family without end, a pure function of (name, difficulty, seed) and their position.
 
     Equal problems may come again. reasoning-gym seeds item i with seed + i, so seeds are spread by hashing: near seeds
-    would otherwise share most of their items.
+    would otherwise share most of their items. Raises StageFailed where hardly any draw fits the dial.
     """
     from stages.parts.data.families import EVERY_FAMILY
 
     family = EVERY_FAMILY[name]
     dataset = _dataset(name, difficulty)
     base = stable_int(f"{seed}/{name}") % 2**48
-    position = start
-    while True:
+    position = kept = start
+    while position - kept < UNFIT_DRAWS:
         dataset.seed = base  # each time: draws of one family share the object
         entry = dataset[position]
         position += 1
         if family.keep(entry, difficulty):
+            kept = position
             yield _exercise(name, family, entry)
+    problem = f"of {UNFIT_DRAWS:,} exercises of {name} none fits difficulty={difficulty}"
+    raise StageFailed(f"{problem}: write a lower one, or leave {name} out of families")
 
 
 def stable_int(text: str) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 from itertools import islice
 
 import pytest
 
+from pipeline.artifacts import StageFailed
 from stages.parts.data import solutions
-from stages.parts.data.families import FAMILIES, REASONING
+from stages.parts.data.families import EVERY_FAMILY, FAMILIES, REASONING
 from stages.parts.data.sources import to_problem
 from stages.parts.data.tasks import draw, near_miss
 from stages.parts.verifiers.config import RewardConfig
@@ -56,6 +58,18 @@ def test_difficulty_makes_longer_problems():
         return sum(len(row.steps) for row in islice(draw("chain_sum", level, "x"), 200)) / 200
 
     assert mean_steps(1) < mean_steps(2) < mean_steps(3)
+
+
+@pytest.mark.parametrize("name", REASONING)
+def test_every_difficulty_has_exercises(name):
+    for level in (6, 99):
+        assert len(list(islice(draw(name, level, "seed"), 20))) == 20
+
+
+def test_a_family_without_exercises_at_a_difficulty_is_told(monkeypatch):
+    monkeypatch.setitem(EVERY_FAMILY, "chain_sum", replace(FAMILIES["chain_sum"], keep=lambda entry, level: False))
+    with pytest.raises(StageFailed, match="of 20,000 exercises of chain_sum none fits difficulty=1: write a lower one"):
+        next(draw("chain_sum", 1, "seed"))
 
 
 def test_reflection_corrects_a_slip():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.artifacts import StageFailed
+from pipeline.artifacts import Interrupted, StageFailed
 from pipeline.tracking import Context
 from stages.parts.data.config import DataConfig
 from stages.parts.data.conversations import load_conversations
@@ -49,6 +49,13 @@ def test_embedded(tmp_path):
         for row in load_conversations(tmp_path / port):
             reply = row["messages"][-1]["content"]
             assert score_response(train[row["problem_id"]], reply, False, RewardConfig(format=1.0)).value == 2.0
+
+
+def test_a_stop_is_heard_while_problems_are_drawn(tmp_path):
+    context = context_in(tmp_path)
+    context.stop.set()
+    with pytest.raises(Interrupted, match="drawing problems stopped"):
+        run(config(), {}, context)
 
 
 def test_same_for_every_run(tmp_path):
