@@ -14,7 +14,7 @@ from omegaconf import II
 from pipeline.artifacts import Fault, Outline, Port
 from pipeline.config import StageConfig, local_path
 
-RECIPE_VERSION = 3
+RECIPE_VERSION = 4
 INPUTS = {
     "problems": Port("dataset:problems", "source=embedded: the problems that pairs are made for", optional=True),
 }

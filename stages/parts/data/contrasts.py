@@ -1,10 +1,12 @@
 """Preference pairs by our own rules: a good response beside one with a single fault, for open problems.
 
-    helpfulness    of the answer after the thinking: repetitive, off_topic, other_subject, out_of_format, garbled
+    helpfulness    of the answer after the thinking: repetitive, off_topic, out_of_format, garbled
     harmlessness   of the whole response: complied, harm_in_thinking, over_refused, garbled
 
 Whether the worse one is worse is checked by the same rules that made it, so no pair teaches the reverse. Faults make
-some responses longer and some shorter: length alone must not tell.
+some responses longer and some shorter: length alone must not tell. A good remark about another subject is no fault of
+this list: to tell one from what was asked for, words must be compared, and half a million parameters do not learn that
+in the time of a demo (they stayed at chance, and told the other faults less well).
 """
 
 from __future__ import annotations
@@ -86,19 +88,6 @@ def _answer_another(rule: Rule, reply: str, rng: random.Random) -> str:
     return f"\\boxed{{{rng.randint(0, 99) if way == 'result' else rng.choice(words)}}}"
 
 
-def _stray(rule: Rule, reply: str, rng: random.Random) -> str:
-    """One item, or all of them, about something else."""
-    form, items = read(reply)
-    others = rng.sample([name for name in FACTS if name not in rule["subjects"]], len(items))
-    every = rng.random() < 0.5
-    at = rng.randrange(len(items))
-    changed = [
-        (other, rng.choice(FACTS[other])) if every or place == at else item
-        for place, (item, other) in enumerate(zip(items, others, strict=True))
-    ]
-    return write(changed, form)
-
-
 def _reform(rule: Rule, reply: str, rng: random.Random) -> str:
     """The other form, an item too few, or one too many."""
     form, items = read(reply)
@@ -119,7 +108,6 @@ def _garble_remark(rule: Rule, reply: str, rng: random.Random) -> str:
 _REMARK_FAULTS: dict[str, Callable[[Rule, str, random.Random], str]] = {
     "repetitive": _repeat,
     "off_topic": _answer_another,
-    "other_subject": _stray,
     "out_of_format": _reform,
     "garbled": _garble_remark,
 }

@@ -122,11 +122,10 @@ def test_every_pair_is_what_it_says():
             failed = [name for name, holds in judge_remark(problem.metadata["rule"], worse).items() if not holds]
             broken = {"repetitive": "clear", "garbled": "clear", "out_of_format": "form"}.get(pair.reason, "topic")
             assert broken in failed or read(worse)[0] == "", pair
-            assert pair.reason != "other_subject" or read(worse)[0] == problem.metadata["rule"]["form"]
         else:
             assert better.startswith("<think>")
             assert pair.reason != "over_refused" or is_refusal(worse)
-    assert set(seen) == {"repetitive", "off_topic", "other_subject", "out_of_format", "garbled", "complied",
+    assert set(seen) == {"repetitive", "off_topic", "out_of_format", "garbled", "complied",
                          "harm_in_thinking", "over_refused"}  # fmt: skip
     longer = [
         len(pair.chosen) > len(pair.rejected) for pair, _ in all_pairs() if len(pair.chosen) != len(pair.rejected)
