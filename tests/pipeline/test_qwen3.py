@@ -99,6 +99,7 @@ def test_a_template_that_cannot_express_no_thinking_is_refused():
         ("scale.stop_text='</think> so </think>'", "evaluation.stop_text: closes the think block 2 times"),
         ("evaluation.stop_text='<think> so'", "evaluation.stop_text: opens a think block"),
         ("evaluation.stop_text='so<|im_end|>'", "has '<|im_end|>' in it, which ends the turn or begins another"),
+        ("evaluation.stop_text='so</s>'", "has '</s>' in it, which ends the turn or begins another"),
         ("stages.thinking_data.thinking_budget=77", "stages.thinking_data.thinking_budget: is 77"),
         (
             "stages.cold_start.few_shot_sampling.thinking_budget=90",

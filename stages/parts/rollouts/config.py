@@ -20,7 +20,8 @@ STOP_TEXT = (
     "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
     "</think>\n\n"
 )
-_SPECIAL = re.compile(r"<\|\w+\|>")  # as the embedded tokenizer and Qwen's write the tokens around turns
+# Tokens around turns, as the embedded tokenizer, Qwen, Llama, Mistral and Gemma write them
+_SPECIAL = re.compile(r"<\|\w+\|>|</?s>|\[/?INST\]|<(?:eos|bos|start_of_turn|end_of_turn)>")
 
 
 @dataclass
