@@ -16,7 +16,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -46,6 +46,21 @@ class Stop:
         self.number = self.number or number
         self.times += 1
         self.event.set()
+
+
+@contextlib.contextmanager
+def heard(handle: Callable[[int], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM go to `handle` in this context. In a thread, as Hydra's launchers may run a job, nothing
+    happens: signals are for the process that the thread belongs to."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    earlier = {number: signal.signal(number, lambda got, _: handle(got)) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
 
 
 @dataclass

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import shlex
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -22,7 +21,7 @@ from pipeline import build, gates
 from pipeline.config import RunConfig
 from pipeline.display import Display, append, duration, final_table, make_display
 from pipeline.job import plain
-from pipeline.launch import Launcher, Outcome, Stop, make_launcher
+from pipeline.launch import Launcher, Outcome, Stop, heard, make_launcher
 from pipeline.plan_types import Plan, PlannedStage
 from pipeline.report import write_report
 from pipeline.run_folder import claim, link
@@ -85,7 +84,7 @@ def execute(
             tracker = make_tracker(cfg.tracker, plan.name, group or plan.name, Path(cfg.output_dir))
             stack.callback(tracker.close)
             run = Run(plan, cfg, run_dir, command, records, display, tracker, preload, stop or Stop())
-            stack.enter_context(stop_on_signals(run))
+            stack.enter_context(heard(run.stop.request))  # the first asks for checkpoints, the second ends the ranks
             schedule(run)
             return conclude(run)
     except OSError as error:
@@ -93,27 +92,6 @@ def execute(
             raise
         print(f"{plan.name}: failed: the disk of {run_dir} is full: free some space and run again", flush=True)
         return 1
-
-
-@contextlib.contextmanager
-def stop_on_signals(run: Run) -> Iterator[None]:
-    """SIGTERM and Ctrl-C ask for checkpoints; the second one ends the ranks at once.
-
-    A job that a Hydra launcher runs in a thread leaves signals to the process that the thread belongs to.
-    """
-
-    def handle(number: int, _: object) -> None:
-        run.stop.request(number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    earlier = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
 
 
 def schedule(run: Run) -> None:

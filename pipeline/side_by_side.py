@@ -8,15 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import Any
 
 from pipeline import sweep
-from pipeline.launch import Stop
+from pipeline.launch import Stop, heard
 from pipeline.worker import die_with_parent
 
 CALL = "POSTTRAIN_CALL"  # environment: "<pid of run.py> <folder of the call>"
@@ -48,14 +47,13 @@ def begin_job() -> None:
         file.write(f"{os.getpid()}\n")
 
 
-@contextlib.contextmanager
-def stop_on_signals(waits: bool) -> Iterator[None]:
+def stop_on_signals(waits: bool) -> contextlib.AbstractContextManager[None]:
     """SIGINT and SIGTERM to run.py, kept in ASKED. Jobs that run here have the runner's handlers; in between,
     KeyboardInterrupt is raised. With `waits` jobs run apart: they are asked for checkpoints and waited for, and the
     second signal ends all.
     """
 
-    def handle(number: int, _: Any) -> None:
+    def handle(number: int) -> None:
         ASKED.request(number)
         if not waits or ASKED.times > 1:
             raise KeyboardInterrupt
@@ -66,15 +64,7 @@ def stop_on_signals(waits: bool) -> Iterator[None]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    earlier = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
+    return heard(handle)
 
 
 def launch_all(launch: Callable[[list[list[str]]], Any], jobs: dict[str, list[str]], folder: Path) -> Any:

@@ -20,11 +20,11 @@ from pipeline.forkserver import ROOT, _found, _servers, lent_to_children
 from pipeline.job import INTERRUPTED, write_job
 from pipeline.launch import LocalLauncher, Stop, free_port
 from pipeline.runner import execute
-from tests.pipeline.build_plan import command, config, plan_of, planned
+from tests.pipeline.build_plan import PRELOAD, command, config, plan_of, planned
 
 
 def run(root: Path, *stages) -> int:
-    return execute(plan_of(root, *stages), config(root, "local"), root / "runs/run", [], preload=("torch",))
+    return execute(plan_of(root, *stages), config(root, "local"), root / "runs/run", [], preload=PRELOAD)
 
 
 def summary(root: Path, name: str = "run") -> dict:
@@ -75,11 +75,11 @@ def test_a_stage_starts_in_a_fraction_of_a_second_and_the_parent_has_no_torch(tm
     code = """
 import sys, time
 from pathlib import Path
-from tests.pipeline.build_plan import config, plan_of, planned
+from tests.pipeline.build_plan import PRELOAD, config, plan_of, planned
 from pipeline.runner import execute
 root = Path(sys.argv[1])
 stages = [planned(str(number), start=number) for number in range(6)]
-status = execute(plan_of(root, *stages), config(root, "local"), root / "runs/run", [], preload=("torch",))
+status = execute(plan_of(root, *stages), config(root, "local"), root / "runs/run", [], preload=PRELOAD)
 assert not {"torch", "transformers", "datasets"} & set(sys.modules)
 sys.exit(status)
 """
@@ -168,7 +168,7 @@ def test_a_rank_that_hangs_ends_at_the_second_signal(tmp_path):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_stop_request_is_not_lost_while_ranks_are_being_forked(tmp_path, ranks):
     stage = planned("a", ranks=ranks, steps=40, step_seconds=0.05)
-    launcher = LocalLauncher(tmp_path / "console.log", ["torch", "json"])
+    launcher = LocalLauncher(tmp_path / "console.log", list(PRELOAD))
     (tmp_path / "first").mkdir()
     write_job(tmp_path / "first", planned("first"), {}, 0.0)
     assert launcher.run(tmp_path / "first", planned("first"), Stop()).status == "done"  # all is imported
