@@ -31,49 +31,48 @@ class Prepared:
 
 
 def begin_sweep(arguments: list[str], command: str) -> Prepared:
-    """A sweeper that chooses its values as it goes (optuna) gets its check of axes, and no more. Raises NothingToRun,
-    or Refused where that is no sweep at all."""
+    """A sweeper that chooses its values as it goes (optuna), which is no grid, gets its check of axes, and no more.
+    Raises NothingToRun, or Refused where that is no sweep at all."""
     fixed, axes_ = jobs.sweep_axes(arguments)
-    ours = sweep.is_planned(arguments)
-    refuse_what_is_none(arguments, fixed, axes_, ours)
+    is_grid = sweep.is_planned(arguments)
+    refuse_no_sweep(arguments, fixed, axes_, is_grid)
     planned = plan_all(fixed, axes_)
     runnable = [one for one in planned if one.plan is not None]
     refused = len(planned) - len(runnable)
+    share = f"launcher.concurrent_runs={sweep.side_by_side(arguments, len(runnable))}"
     notes = axes.check_axes(axes_, planned, insist="allow_inert=true" in fixed)
     for line in sweep.refusals(axes_, planned):
         print(line, file=sys.stderr)
     if not runnable:
         raise NothingToRun(sweep.REFUSED)
-    for line in [*notes, *([sweep.summary(planned)] if ours else [])]:
+    for line in [*notes, *([sweep.summary(planned)] if is_grid else [])]:
         print(line, flush=True)
     if runnable[0].dry:
         print(sweep.table(axes_, planned))
         raise NothingToRun(sweep.exit_status([sweep.REFUSED] * refused + [sweep.DONE] * len(runnable)))
-    share = f"launcher.concurrent_runs={sweep.side_by_side(arguments, len(runnable))}"
     folder, base = folder_and_base(fixed, runnable[0])
-    sweep.begin(folder, command, base, axes_, planned if ours else [])
+    sweep.begin(folder, command, base, axes_, planned if is_grid else [])
     by_name = {sweep.job_name(axes_, one): one for one in runnable}
     is_plain = not asks_hydra(arguments) and all(one.plain for one in runnable)
-    prepared = Prepared(folder, by_name, refused if ours else 0, is_plain)
+    prepared = Prepared(folder, by_name, refused if is_grid else 0, is_plain)
     if not is_plain:
         sweep.TO_LAUNCH.clear()
         for name, one in by_name.items():
             sweep.TO_LAUNCH[name] = [*one.overrides, share, f"hydra.sweep.subdir='{name}'"]
         prepared.for_hydra.append(f"hydra.sweep.dir='{folder}'")
-    if not ours:
+    if not is_grid:
         keys = [item.partition("=")[0] for item in [*fixed, share] if "@" not in item]
         prepared.for_hydra += [share, f"hydra.job.config.override_dirname.exclude_keys=[{','.join(keys)}]"]
     return prepared
 
 
-def refuse_what_is_none(arguments: list[str], fixed: list[str], axes_: list[jobs.Axis], ours: bool) -> None:
-    """`ours`: a grid, whose jobs are planned."""
+def refuse_no_sweep(arguments: list[str], fixed: list[str], axes_: list[jobs.Axis], is_grid: bool) -> None:
     if "dry_run" in [axis.key.lstrip("+") for axis in axes_]:
         raise Refused([Fault("dry_run", "is no axis: it is for all jobs", "write dry_run=true")])
-    if not ours and not any(item.startswith("objective.stage=") for item in fixed):
+    if not is_grid and not any(item.startswith("objective.stage=") for item in fixed):
         problem = "is not set, so a sweeper has nothing to optimize"
         raise Refused([Fault("objective.stage", problem, "write the name of a stage")])
-    if faults := jobs.axis_faults(axes_) if ours else []:
+    if faults := jobs.axis_faults(axes_) if is_grid else []:
         raise Refused(faults)
     if asks_hydra(arguments):  # Hydra says best what is wrong with its own choices
         compose.composed([*fixed, *(item for item in arguments if item.lstrip("+~").startswith("hydra"))])

@@ -8,10 +8,10 @@ The server ends with its first channel, its owner's. That of a sweep listens for
 their own find its address in the environment and share it, for another one would cost each of them seconds of a core
 and half a GiB. Here is the drivers' end; forkserver_process.py is the server.
 
-Channel: JSON lines. To the server {"start": key, "may_lack", "folder", "console", "rank", "world_size", "environment"}
-and {"kill": key, "signal"}; from it {"started": key, "pid"}, {"ended": key, "status"} (negative: the signal that ended
-it), {"broken": traceback} where an import failed. A rank is forked as soon as no more than `may_lack` of the modules
-are still to be imported.
+Channel: JSON lines. To the server {"start": key, "after", "folder", "console", "rank", "world_size", "environment"} and
+{"kill": key, "signal"}; from it {"started": key, "pid"}, {"ended": key, "status"} (negative: the signal that ended it),
+{"broken": traceback} where an import failed. A rank is forked as soon as the first `after` modules are imported; while
+another one is being imported (a second or two) the server hears nothing, nor that a driver is gone.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def shared_server(preload: Sequence[str], console: Path) -> ForkServer:
 @contextlib.contextmanager
 def lent_to_children(preload: Sequence[str], folder: Path) -> Iterator[None]:
     """Start a server for this process and for those that it starts in this context. `folder` is there for this call
-    alone: where the process is killed, the server takes it away."""
+    alone: where the process is killed, the server that others can find takes it away."""
     address = folder / "socket"
     with socket.socket(socket.AF_UNIX) as listener:
         listeners = []

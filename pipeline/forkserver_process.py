@@ -63,8 +63,8 @@ class Server:
     """Of one or several channels; it ends with that of its owner."""
 
     def __init__(self, channel: socket.socket, listeners: list[socket.socket], preload: list[str]) -> None:
-        self.owner, self.listeners, self.left = Client(channel), listeners, preload
-        self.clients = [self.owner]
+        self.owner, self.listeners, self.left = Client(channel), listeners, list(preload)
+        self.clients, self.imported = [self.owner], 0
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         self.wake, self.alarm = os.pipe()
@@ -75,12 +75,14 @@ class Server:
     def serve(self) -> None:
         """Until the owner is gone, or an import fails."""
         while self.owner in self.clients:
-            if not self.hear() and self.left:
-                try:
-                    self.import_next()
-                except Exception:
-                    self.give_up(traceback.format_exc())
-                    return
+            if self.hear():
+                continue  # until nothing is left to be heard, that a rank may be killed or its driver gone
+            self.fork_waiting()
+            try:
+                self.import_next()
+            except Exception:
+                self.give_up(traceback.format_exc())
+                return
         for client in self.clients:
             client.end()
         for listener in self.listeners:  # the owner was killed, or it would have ended us first
@@ -89,7 +91,8 @@ class Server:
     def hear(self) -> bool:
         """Take what has arrived; waits for something where there is nothing else to do. False: there was nothing."""
         watched: list[Any] = [*self.listeners, self.wake, *self.clients]
-        readable, _, _ = select.select(watched, [], [], 0 if self.left else None)
+        busy = self.left or any(client.waiting for client in self.clients)
+        readable, _, _ = select.select(watched, [], [], 0 if busy else None)
         if self.wake in readable:
             os.read(self.wake, 4096)
             reap(self.clients)
@@ -101,18 +104,21 @@ class Server:
             for request in requests or []:
                 if "kill" in request:
                     kill(client, request["kill"], request["signal"])
+                elif self.is_ready(request):
+                    self.fork(client, request)  # now: a request to stop it may be right behind
                 else:
                     client.waiting.append(request)
-                    self.fork_waiting()  # before a request to stop it that is right behind
         self.clients += [Client(one.accept()[0]) for one in self.listeners if one in readable]
         return bool(readable)
 
     def import_next(self) -> None:
+        if not self.left:
+            return
         importlib.import_module(self.left.pop(0))
+        self.imported += 1
         if not self.left:
             gc.collect()
             gc.freeze()  # a collection in a rank would copy every page that it shares with the others
-        self.fork_waiting()
 
     def give_up(self, broken: str) -> None:
         """Told to everybody, also to those who have only knocked."""
@@ -120,14 +126,20 @@ class Server:
             self.clients.append(Client(self.listeners[0].accept()[0]))
         for client in self.clients:
             client.tell({"broken": broken})
+            client.end()
+
+    def is_ready(self, request: dict[str, Any]) -> bool:
+        return not self.left or request["after"] <= self.imported
 
     def fork_waiting(self) -> None:
-        sockets = [*self.listeners, *(client.channel for client in self.clients)]
-        inherited = [self.wake, self.alarm, *(one.fileno() for one in sockets)]
         for client in self.clients:
-            for request in [one for one in client.waiting if len(self.left) <= one["may_lack"]]:
+            for request in filter(self.is_ready, list(client.waiting)):
                 client.waiting.remove(request)
-                fork_rank(client, request, inherited)
+                self.fork(client, request)
+
+    def fork(self, client: Client, request: dict[str, Any]) -> None:
+        sockets = [*self.listeners, *(one.channel for one in self.clients)]
+        fork_rank(client, request, [self.wake, self.alarm, *(one.fileno() for one in sockets)])
 
 
 def kill(client: Client, key: str, number: int) -> None:

@@ -102,11 +102,11 @@ class InlineLauncher:
 
 class LocalLauncher:
     """`ranks` processes of this machine, forked from a server that starts importing when this is made. A stage that
-    holds no model does not wait for the last module of `preload`, which is the heavy one."""
+    holds no model waits for the first module of `preload` only, the others are those of models."""
 
     def __init__(self, console: Path, preload: list[str]) -> None:
         self.console = console
-        self.server = shared_server(preload, console)
+        self.server, self.modules = shared_server(preload, console), len(preload)
         self.devices = Devices(visible_devices())
 
     def run(self, folder: Path, planned: PlannedStage, stop: Stop) -> Outcome:
@@ -127,7 +127,7 @@ class LocalLauncher:
             request = {
                 "folder": str(folder.resolve()),
                 "console": str(self.console.resolve()),
-                "may_lack": 0 if has_model(planned) else 1,
+                "after": self.modules if has_model(planned) else min(1, self.modules),
                 "rank": rank,
                 "world_size": planned.ranks,
                 "environment": environment,

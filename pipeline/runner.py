@@ -30,7 +30,8 @@ from pipeline.summary import StageRecord, read_notes, records_of, write_summary
 from pipeline.trackers import Tracker, make_tracker
 from pipeline.worker import is_disk_full
 
-PRELOAD = ("stages.parts.preload_data", "stages.parts.preload")
+# In pieces, for between them the fork server hears its drivers
+PRELOAD = ("stages.parts.preload_data", "transformers.modeling_utils", "deepspeed", "stages.parts.preload")
 
 
 @dataclass

@@ -15,7 +15,7 @@ from pipeline.config import StageConfig
 from stages.parts.data.checks import suite_families, suite_parts
 from stages.parts.data.config import DataConfig
 
-RECIPE_VERSION = 3
+RECIPE_VERSION = 4
 INPUTS = {
     "problems": Port("dataset:problems", "questions and gold answers of every suite, in their splits"),
     "thinking": Port("dataset:conversations", "verified responses that think"),
@@ -58,6 +58,9 @@ def outline(cfg: ModeDataConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     problems = inputs["problems"]
     facts = with_more(cfg, {name: problems[name] for name in FACTS if name in problems})
     plan = Outline(outputs={"data": {"rows": cfg.conversations}, "problems": facts})
+    for suite in set(cfg.more) & set(problems.get("suites", {})):
+        remedy = "give it another name, or leave it out"
+        plan.faults.append(Fault(f"more.{suite}", "is a suite that the problems have already", remedy))
     known = facts.get("suites", {})
     for suite in [suite for suite in cfg.suites if known and not known.get(suite, {}).get("train")]:
         problem = f"names '{suite}', the problems have {', '.join(sorted(known))}"
@@ -67,12 +70,16 @@ def outline(cfg: ModeDataConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     return plan
 
 
-def with_more(cfg: ModeDataConfig, facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts of the problems with the suites that are added to them."""
+def with_more(
+    cfg: ModeDataConfig, facts: dict[str, Any], found: dict[str, dict[str, int]] | None = None
+) -> dict[str, Any]:
+    """The facts of the problems with the suites that are added to them; `found`: how many problems of each split they
+    have, where that is known (at most as many as are asked for)."""
     if not cfg.more or "suites" not in facts:
         return facts
     added: dict[str, dict[str, Any]] = {
-        "suites": {
+        "suites": found
+        or {
             suite: {"train": data.train_problems, "dev": data.dev_problems, "test": data.test_problems}
             for suite, data in cfg.more.items()
         },

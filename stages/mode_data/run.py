@@ -20,6 +20,7 @@ from stages.parts.data.modes import EMPTY_BLOCK, obeys, wants_thinking
 from stages.parts.data.problems import SPLITS, load_problems, save_problems
 from stages.parts.data.solutions import boxed
 from stages.parts.data.sources import build_suite
+from stages.parts.data.splits import check_disjoint
 from stages.parts.data.template import Messages, split_thinking
 from stages.parts.policy.distributed import stop_if_asked
 from stages.parts.rollouts.types import Problem
@@ -43,10 +44,14 @@ Pools = dict[str, list[Exchange]]  # suite -> exchanges
 def run(cfg: ModeDataConfig, inputs: dict[str, Artifact], context: Context) -> Metrics:
     problems = {split: load_problems(inputs["problems"].path, split) for split in SPLITS}
     rows = [row for port in ("thinking", "general") if port in inputs for row in load_conversations(inputs[port].path)]
-    for name, data in cfg.more.items():
-        added = build_suite(name, data, functools.partial(stop_if_asked, context, "drawing problems"))
+    between = functools.partial(stop_if_asked, context, "drawing problems")
+    more = {name: build_suite(name, data, between) for name, data in cfg.more.items()}
+    for added in more.values():
         problems = {split: [*found, *added.splits[split]] for split, found in problems.items()}
         rows += added.demonstrations
+        for note in added.notes:
+            context.note(note)
+    check_disjoint(problems)
     thinking = thinking_pools(rows)
     direct = direct_pools(problems["train"], rows)
     for suite in cfg.suites:
@@ -60,7 +65,8 @@ def run(cfg: ModeDataConfig, inputs: dict[str, Artifact], context: Context) -> M
         save_problems(context.output("problems"), asked)
     context.declare("data", rows=len(conversations))
     known = {name: inputs["problems"].facts[name] for name in FACTS if name in inputs["problems"].facts}
-    context.declare("problems", **with_more(cfg, known))
+    sizes = {name: {split: len(added.splits[split]) for split in SPLITS} for name, added in more.items()}
+    context.declare("problems", **with_more(cfg, known, sizes))
     context.samples(0, [shown(row) for row in conversations[:8]])
     metrics = counts(conversations, asked["train"])
     context.log(0, metrics)

@@ -73,7 +73,8 @@ def assign_rewards(experience: Experience, engine: TrainEngine, cfg: OnPolicyDis
     briefs = experience.briefs
     rewards_N = torch.tensor([brief.reward for brief in briefs], dtype=torch.float64)
     groups_N = torch.tensor([brief.group for brief in briefs])
-    result = group_advantages(rewards_N, groups_N, ~rewards_N.isnan(), cfg.algorithm)
+    scores_N = torch.tensor([brief.score for brief in briefs], dtype=torch.float64)
+    result = group_advantages(rewards_N, groups_N, ~rewards_N.isnan(), cfg.algorithm, filter_N=scores_N)
     places = {(brief.group, brief.sample_index): place for place, brief in enumerate(briefs)}
     for row in experience.rows:
         place = places[row.group, row.rollout.sample_index]

@@ -1,4 +1,4 @@
-"""Imported first by the fork server: enough for stages that hold no model, which begin while the rest is loaded."""
+"""Imported first by the fork server: enough for stages without a model, which begin while the rest is loaded."""
 
 from __future__ import annotations
 

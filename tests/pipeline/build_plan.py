@@ -11,7 +11,6 @@ from pipeline.config import LauncherConfig, RunConfig
 from pipeline.plan_types import Plan, PlannedStage, Source
 from tests.pipeline.kinds.count.config import CountConfig, outline
 
-PRELOAD = ("torch", "json")  # ranks without a model do not wait for the last of them
 RECIPE_FIELDS = ("steps", "start", "value", "seed")
 
 
@@ -51,7 +50,7 @@ def main() -> int:
     for fields in job["stages"]:
         chain.append(planned(**fields, before=chain[-1] if chain else None))
     plan = plan_of(root, *chain, name=job["name"])
-    return execute(plan, config(root, job["launcher"]), root / "runs" / job["name"], [], preload=PRELOAD)
+    return execute(plan, config(root, job["launcher"]), root / "runs" / job["name"], [], preload=("torch",))
 
 
 if __name__ == "__main__":

@@ -12,19 +12,22 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.forkserver import ROOT, _found, _servers, lent_to_children
 from pipeline.job import INTERRUPTED, write_job
-from pipeline.launch import LocalLauncher, Stop, free_port
+from pipeline.kinds import kinds
+from pipeline.launch import LocalLauncher, Stop, free_port, has_model
+from pipeline.plan_types import Source
 from pipeline.runner import execute
-from tests.pipeline.build_plan import PRELOAD, command, config, plan_of, planned
+from tests.pipeline.build_plan import command, config, plan_of, planned
 
 
 def run(root: Path, *stages) -> int:
-    return execute(plan_of(root, *stages), config(root, "local"), root / "runs/run", [], preload=PRELOAD)
+    return execute(plan_of(root, *stages), config(root, "local"), root / "runs/run", [], preload=("torch",))
 
 
 def summary(root: Path, name: str = "run") -> dict:
@@ -75,11 +78,11 @@ def test_a_stage_starts_in_a_fraction_of_a_second_and_the_parent_has_no_torch(tm
     code = """
 import sys, time
 from pathlib import Path
-from tests.pipeline.build_plan import PRELOAD, config, plan_of, planned
+from tests.pipeline.build_plan import config, plan_of, planned
 from pipeline.runner import execute
 root = Path(sys.argv[1])
 stages = [planned(str(number), start=number) for number in range(6)]
-status = execute(plan_of(root, *stages), config(root, "local"), root / "runs/run", [], preload=PRELOAD)
+status = execute(plan_of(root, *stages), config(root, "local"), root / "runs/run", [], preload=("torch",))
 assert not {"torch", "transformers", "datasets"} & set(sys.modules)
 sys.exit(status)
 """
@@ -168,7 +171,7 @@ def test_a_rank_that_hangs_ends_at_the_second_signal(tmp_path):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_stop_request_is_not_lost_while_ranks_are_being_forked(tmp_path, ranks):
     stage = planned("a", ranks=ranks, steps=40, step_seconds=0.05)
-    launcher = LocalLauncher(tmp_path / "console.log", list(PRELOAD))
+    launcher = LocalLauncher(tmp_path / "console.log", ["torch"])
     (tmp_path / "first").mkdir()
     write_job(tmp_path / "first", planned("first"), {}, 0.0)
     assert launcher.run(tmp_path / "first", planned("first"), Stop()).status == "done"  # all is imported
@@ -226,16 +229,22 @@ def test_a_shared_server_that_cannot_import_says_so_to_every_driver(tmp_path):
     with lent_to_children(["no_such_module"], tmp_path):
         inbox = queue.Queue()
         for server in (_found(), _found()):  # they ask while it is importing
-            server.start("a", inbox, {"may_lack": 0})
+            server.start("a", inbox, {"after": 1})
             assert "no_such_module" in inbox.get(timeout=20)["broken"]
 
 
 @pytest.fixture
 def slow_import(tmp_path, monkeypatch) -> Path:
     """`slow_import` is a module whose import ends when this file is there."""
-    (tmp_path / "slow_import.py").write_text(
-        "import pathlib, time\nwhile not (pathlib.Path(__file__).parent / 'go').exists():\n    time.sleep(0.02)\n"
-    )
+    (tmp_path / "slow_import.py").write_text("""
+import pathlib, time
+here = pathlib.Path(__file__).parent
+(here / "begun").touch()
+while not (here / "go").exists():
+    time.sleep(0.02)
+if (here / "broken").exists():
+    raise ImportError("planted")
+""")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return tmp_path / "go"
 
@@ -246,8 +255,8 @@ def test_a_stage_without_a_model_does_not_wait_for_the_heavy_import(tmp_path, sl
     with lent_to_children(["slow_import", "never"], tmp_path):
         write_job(tmp_path, planned("a"), {}, 0.0)
         request = {"folder": str(tmp_path), "console": str(tmp_path / "console.log"), "rank": 0, "world_size": 1}
-        for name, may_lack in {"heavy": 0, "light": 1}.items():
-            _servers()["slow_import", "never"].start(name, inbox, request | {"may_lack": may_lack, "environment": {}})
+        for name, after in {"heavy": 2, "light": 1}.items():
+            _servers()["slow_import", "never"].start(name, inbox, request | {"after": after, "environment": {}})
         slow_import.touch()
         assert inbox.get(timeout=20)["started"] == "light"
         wait_until((tmp_path / "result.json").exists)
@@ -257,10 +266,38 @@ def test_a_rank_that_is_killed_before_it_is_forked_never_starts(tmp_path, slow_i
     inbox = queue.Queue()
     with lent_to_children(["slow_import"], tmp_path):
         server = _servers()["slow_import",]
-        server.start("a", inbox, {"may_lack": 0})
-        server.kill("a", signal.SIGTERM)
+        server.start("a", inbox, {"after": 1})
+        wait_until(slow_import.with_name("begun").exists)
+        server.kill("a", signal.SIGTERM)  # while it imports
         slow_import.touch()
         assert inbox.get(timeout=20) == {"ended": "a", "status": INTERRUPTED}
+
+
+def test_an_import_that_fails_ends_the_ranks_before_it_and_what_they_started(tmp_path, slow_import):
+    inbox, trace = queue.Queue(), tmp_path / "trace"
+    slow_import.with_name("broken").touch()
+    stage = planned("a", trace=str(trace), fail="child", fail_at_step=1, steps=400, step_seconds=0.05)
+    write_job(tmp_path, stage, {}, 0.0)
+    request = {"folder": str(tmp_path), "console": str(tmp_path / "console.log"), "rank": 0, "world_size": 1}
+    with lent_to_children(["json", "slow_import"], tmp_path):
+        _servers()["json", "slow_import"].start("a", inbox, request | {"after": 1, "environment": {}})
+        wait_until(lambda: pids(trace, "child") and alive(*pids(trace, "child")))
+        slow_import.touch()
+        assert inbox.get(timeout=20)["started"] == "a"
+        assert "planted" in inbox.get(timeout=20)["broken"]
+        wait_until(lambda: not any(alive(pid) for pid in pids(trace) + pids(trace, "child")))
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_who_waits_for_the_imports_of_models(kind):
+    known = kinds()[kind]
+    inputs = {
+        name: Source(name, port.kind, f"before.{name}", "0", stage="before", output=name)
+        for name, port in known.inputs.items()
+        if not port.optional
+    }
+    stage = replace(planned("a"), kind=kind, cfg=known.config(), inputs=inputs)
+    assert has_model(stage) == (kind not in ("problems", "preferences", "mode_data", "curate"))
 
 
 def test_a_killed_call_leaves_no_folder_behind(tmp_path):

@@ -17,14 +17,14 @@ from pipeline import estimates, gates, store
 from pipeline.plan_types import Plan
 from pipeline.runner import execute, urgency
 from pipeline.summary import StageRecord, overhead_seconds
-from tests.pipeline.build_plan import PRELOAD, config, plan_of, planned
+from tests.pipeline.build_plan import config, plan_of, planned
 
 
 def run(root: Path, plan: Plan, **launcher) -> int:
     cfg = config(root)
     for key, value in launcher.items():
         setattr(cfg.launcher, key, value)
-    return execute(plan, cfg, root / "runs" / plan.name, ["pipeline=counting"], preload=PRELOAD)
+    return execute(plan, cfg, root / "runs" / plan.name, ["pipeline=counting"], preload=("torch",))
 
 
 def summary(root: Path, name: str = "run") -> dict:

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from pipeline import sweep
+from pipeline.begin_sweep import begin_sweep
 from pipeline.compose import compose
 from pipeline.jobs import MOST_JOBS, axis_faults, plan_jobs, sweep_axes, too_many
 from pipeline.messages import Refused
@@ -146,3 +147,10 @@ def test_a_number_of_jobs_side_by_side_that_is_none(number: str) -> None:
 
 def test_columns() -> None:
     assert columns([("a", "n"), ("bb", "10")], right=(1,)) == "a    n\n------\nbb  10"
+
+
+def test_a_dry_sweep_is_refused_as_the_real_one_would_be(capsys) -> None:
+    words = ["G=4,8", "experiment=smoke", "hydra/launcher=joblib", "hydra.launcher.n_jobs=0", "dry_run=true"]
+    with pytest.raises(Refused, match=r"^hydra\.launcher\.n_jobs: is 0"):
+        begin_sweep(words, "python run.py")
+    assert capsys.readouterr().out == ""

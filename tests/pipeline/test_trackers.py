@@ -224,13 +224,13 @@ def test_follower_finds_what_was_written_just_before_the_folder_moved(tmp_path):
 
 def test_a_run_with_wandb_is_a_group_with_a_job_a_stage(no_key, tmp_path):
     from pipeline.runner import execute
-    from tests.pipeline.build_plan import PRELOAD, config, plan_of, planned
+    from tests.pipeline.build_plan import config, plan_of, planned
 
     first = planned("a")
     plan = plan_of(tmp_path, first, planned("b", before=first, start=10))
     cfg = config(tmp_path)
     cfg.tracker = TrackerConfig(kind="wandb")
-    assert execute(plan, cfg, tmp_path / "runs" / "run", [], preload=PRELOAD) == 0
+    assert execute(plan, cfg, tmp_path / "runs" / "run", [], preload=("torch",)) == 0
     found = [recorded(folder) for folder in sorted((tmp_path / "wandb").glob("offline-run-*"))]
     assert {(job["run"].run_group, job["run"].display_name) for job in found} == {("run", "run/a"), ("run", "run/b")}
     for job in found:
@@ -249,5 +249,5 @@ def test_a_run_with_wandb_is_a_group_with_a_job_a_stage(no_key, tmp_path):
         assert files == {"total/total.json": output.resolve().as_uri()} and len(about["digest"]) == 64
         read = {port: source["fingerprint"] for port, source in about["inputs"].items()}
         assert read == {port: source.fingerprint for port, source in made.inputs.items()}
-    assert execute(plan, cfg, tmp_path / "runs" / "run", [], preload=PRELOAD) == 0
+    assert execute(plan, cfg, tmp_path / "runs" / "run", [], preload=("torch",)) == 0
     assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 2  # cached stages are no jobs

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 OF_TASKS = ("families", "difficulty")
 OF_ROWS = ("path", "name", "revision", "subset", "split", "columns", "instruction", "verifier")
 OF_FILES = ("path", "columns", "instruction", "verifier")
+MOST_DIFFICULT = 20  # here basic_arithmetic keeps one of 500 draws: thousands of problems take minutes
 FIRST_LINES = 20
 SMALL_FILE = 8 * 2**20  # bytes, read in about a quarter of a second
 
@@ -33,6 +34,9 @@ def source_faults(cfg: DataConfig) -> list[Fault]:
         for name in ("train_problems", "dev_problems", "test_problems", "difficulty")
         if getattr(cfg, name) < 1
     ]
+    if cfg.difficulty > MOST_DIFFICULT:
+        problem = f"is {cfg.difficulty}: hardly an exercise of some families is on the dial so far up"
+        faults.append(Fault("difficulty", problem, f"write 1 to {MOST_DIFFICULT}"))
     faults += [
         Fault(name, f"is {getattr(cfg, name)}", "write 0 or more")
         for name in ("demonstrations", "seed")

@@ -55,7 +55,8 @@ def sizes(cfg: DataConfig) -> dict[str, int]:
 class _Supply:
     """The problems of one family, sorted into splits as they are drawn, no problem twice."""
 
-    def __init__(self, family: str, cfg: DataConfig) -> None:
+    def __init__(self, family: str, cfg: DataConfig, between: Callable[[], None]) -> None:
+        self.between = between
         self.draws: Iterator[Exercise] = draw(family, cfg.difficulty, f"problems/{cfg.seed}")
         self.seed = cfg.seed
         self.seen: set[str] = set()
@@ -65,7 +66,10 @@ class _Supply:
         """The next problem of a split; None: the family has no more of them."""
         fruitless = 0
         while not self.ready[split]:
-            exercise = next(self.draws)
+            self.between()
+            exercise = next(self.draws, None)
+            if exercise is None:
+                return None
             fruitless += 1
             if exercise.key not in self.seen:
                 self.seen.add(exercise.key)
@@ -77,11 +81,11 @@ class _Supply:
 
 def _embedded(suite: str, cfg: DataConfig, between: Callable[[], None]) -> Suite:
     families = cfg.families or suite_families(cfg)
-    supplies = {family: _Supply(family, cfg) for family in families}
+    supplies = {family: _Supply(family, cfg, between) for family in families}
     chosen: dict[str, list[Exercise]] = {}
     notes = []
     for split, count in sizes(cfg).items():
-        chosen[split] = _mix(supplies, split, count, between)
+        chosen[split] = _mix(supplies, split, count)
         if len(chosen[split]) < count:
             notes.append(f"{suite}: {len(chosen[split])} {split} problems of {count} asked for: there are no more")
     problems = {split: [to_problem(suite, row) for row in rows] for split, rows in chosen.items()}
@@ -90,12 +94,11 @@ def _embedded(suite: str, cfg: DataConfig, between: Callable[[], None]) -> Suite
     return Suite(problems, [_demonstration(suite, row) for row in demonstrated], notes)
 
 
-def _mix(supplies: dict[str, _Supply], split: str, count: int, between: Callable[[], None]) -> list[Exercise]:
+def _mix(supplies: dict[str, _Supply], split: str, count: int) -> list[Exercise]:
     """`count` problems, the families in turn; a family that runs out leaves its share to the others."""
     live, rows = list(supplies), []
     while live and len(rows) < count:
         for family in list(live):
-            between()
             exercise = supplies[family].take(split) if len(rows) < count else None
             if exercise is not None:
                 rows.append(exercise)

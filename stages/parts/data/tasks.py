@@ -54,26 +54,28 @@ class Exercise:
 
 
 def draw(name: str, difficulty: int, seed: str, start: int = 0) -> Iterator[Exercise]:
-    """Exercises of one family without end, a pure function of (name, difficulty, seed) and their position.
+    """Exercises of one family, a pure function of (name, difficulty, seed) and their position; they end where hardly
+    any more fit the dial.
 
     Equal problems may come again. reasoning-gym seeds item i with seed + i, so seeds are spread by hashing: near seeds
-    would otherwise share most of their items. Raises StageFailed where hardly any draw fits the dial.
+    would otherwise share most of their items. Raises StageFailed where there is not one.
     """
     from stages.parts.data.families import EVERY_FAMILY
 
     family = EVERY_FAMILY[name]
     dataset = _dataset(name, difficulty)
     base = stable_int(f"{seed}/{name}") % 2**48
-    position = kept = start
-    while position - kept < UNFIT_DRAWS:
+    position = last = start
+    while position - last < UNFIT_DRAWS:
         dataset.seed = base  # each time: draws of one family share the object
         entry = dataset[position]
         position += 1
         if family.keep(entry, difficulty):
-            kept = position
+            last = position
             yield _exercise(name, family, entry)
-    problem = f"of {UNFIT_DRAWS:,} exercises of {name} none fits difficulty={difficulty}"
-    raise StageFailed(f"{problem}: write a lower one, or leave {name} out of families")
+    if last == start:
+        problem = f"of {UNFIT_DRAWS:,} exercises of {name} none fits difficulty={difficulty}"
+        raise StageFailed(f"{problem}: write a lower one, or leave {name} out of families")
 
 
 def stable_int(text: str) -> int:

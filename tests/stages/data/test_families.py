@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.artifacts import StageFailed
 from stages.parts.data import solutions
+from stages.parts.data.checks import MOST_DIFFICULT
 from stages.parts.data.families import EVERY_FAMILY, FAMILIES, REASONING
 from stages.parts.data.sources import to_problem
 from stages.parts.data.tasks import draw, near_miss
@@ -62,8 +63,15 @@ def test_difficulty_makes_longer_problems():
 
 @pytest.mark.parametrize("name", REASONING)
 def test_every_difficulty_has_exercises(name):
-    for level in (6, 99):
-        assert len(list(islice(draw(name, level, "seed"), 20))) == 20
+    for level in (6, MOST_DIFFICULT):
+        assert len(list(islice(draw(name, level, "seed"), 50))) == 50
+
+
+def test_a_family_with_few_exercises_at_a_difficulty_ends(monkeypatch):
+    fits = iter([True, False, True])
+    few = replace(FAMILIES["chain_sum"], keep=lambda *_: next(fits, False))
+    monkeypatch.setitem(EVERY_FAMILY, "chain_sum", few)
+    assert len(list(draw("chain_sum", 1, "seed"))) == 2
 
 
 def test_a_family_without_exercises_at_a_difficulty_is_told(monkeypatch):

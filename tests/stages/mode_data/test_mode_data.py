@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,15 @@ def test_translations_come_in_with_both_modes_and_their_own_scoring(inputs, tmp_
     assert score.parts["accuracy"] == 1.0 and score.value == sum(score.parts[part] for part in ("accuracy", "format"))
 
 
+def test_a_suite_that_has_fewer_problems_than_are_asked_for_says_so(inputs, tmp_path, capsys):
+    data = DataConfig(source="helpful", train_problems=3000, dev_problems=4, test_problems=4, demonstrations=4)
+    cfg = ModeDataConfig(seed=0, conversations=20, suites={"reasoning": 1.0}, more={"helpful": data})
+    _, problems, _, facts = made(tmp_path / "h", inputs, cfg)
+    found = facts["problems"]["suites"]["helpful"]["train"]
+    assert found == sum(one.suite == "helpful" for one in problems) < 3000
+    assert f"helpful: {found} train problems of 3000 asked for: there are no more" in capsys.readouterr().out
+
+
 def test_a_suite_without_thinking_is_an_error(inputs, tmp_path):
     lacking = {port: artifact for port, artifact in inputs.items() if port != "general"}
     with pytest.raises(StageFailed, match="'general' has no thinking"):
@@ -150,6 +160,12 @@ def test_what_the_plan_refuses():
     facts = {"problems": {"suites": {"reasoning": {"train": 4}}}, "thinking": {"rows": 0}}
     told = outline(CONFIG, facts)
     assert [fault.key for fault in told.faults] == ["suites", "inputs.thinking"]
+    data = DataConfig(source="general", train_problems=4, dev_problems=1, test_problems=1)
+    twice = replace(CONFIG, suites={"reasoning": 1.0}, more={"reasoning": data})
+    told = outline(twice, facts | {"thinking": {"rows": 1}})
+    assert [(fault.key, fault.problem) for fault in told.faults] == [
+        ("more.reasoning", "is a suite that the problems have already")
+    ]
     for wrong in ({"no_thinking_fraction": 0.0}, {"unflagged_fraction": 1.0}, {"conversations": 0}, {"suites": {}}):
         assert [fault.key for fault in ModeDataConfig(seed=0, **wrong).faults()] == list(wrong)
 

@@ -9,8 +9,8 @@ import torch
 
 from pipeline.tracking import Metrics
 from stages.on_policy_distill.config import OnPolicyDistillConfig
-from stages.on_policy_distill.update import Reading, readings_of, update
-from stages.parts.experience.collect import Row
+from stages.on_policy_distill.update import Reading, assign_rewards, readings_of, update
+from stages.parts.experience.collect import Brief, Experience, Row
 from stages.parts.losses.distillation import token_divergence
 from stages.parts.policy.config import OptimizerConfig
 from stages.parts.policy.examples import Example
@@ -118,6 +118,21 @@ def test_what_cannot_be_judged_is_in_no_denominator_of_the_reward():
     assert len(judged) == len(readings) - 1
     loss = gradients(cfg, readings)[1]["train/reward_loss"]
     assert loss == pytest.approx(gradients(cfg, judged)[1]["train/reward_loss"], rel=1e-5)
+
+
+def test_a_group_that_differs_only_in_a_penalty_of_length_has_no_advantages_where_such_groups_are_dropped():
+    """DAPO's eq. 11 asks for the score, before any rule about length."""
+    rewards = {0: [1.0, 0.5], 1: [1.0, 0.0]}  # group 0: both are right, one is too long
+    rows, briefs = [], []
+    for group, values in rewards.items():
+        for index, reward in enumerate(values):
+            rollout = Rollout(f"p{group}", index, [5, 6], [7, 8], [-1.0, -1.0], False)
+            rows.append(Row(group, Problem(f"p{group}", "reasoning", "made_up", [], ""), rollout))
+            briefs.append(Brief(group, index, 1.0 if group == 0 else reward, reward, 2, False, {}))
+    cfg = replace(CFG, G=2, algorithm=replace(ALGORITHM, zero_variance="drop"))
+    engine = build_engine(peaked(0), cfg, None, records=True)
+    assign_rewards(Experience(rows, briefs, briefs, [[0, 1]]), engine, cfg)
+    assert [bool(row.advantages) for row in rows] == [False, False, True, True]
 
 
 def test_a_step_of_nothing_is_survived():
