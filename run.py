@@ -30,6 +30,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline import compose, messages, side_by_side, sweep
+from pipeline.artifacts import Fault
 from pipeline.begin_sweep import NothingToRun, begin_sweep
 from pipeline.config import RunConfig
 from pipeline.flags import MULTIRUN, asks_hydra, clashing_flags, is_dry, unknown_flag, version
@@ -116,6 +117,9 @@ def objective(folder: Path, wanted: DictConfig) -> float | None:
     """The metric that the run reached, of the stage's evaluation or of the stage itself."""
     stages = {stage["name"]: stage["metrics"] for stage in json.loads((folder / "summary.json").read_text())["stages"]}
     metrics = {**stages.get(wanted.stage, {}), **stages.get(f"{wanted.stage}.eval", {})}
+    if metrics.get(wanted.metric) is None:
+        problem, remedy = f"{wanted.stage} has no {wanted.metric}", messages.suggest(wanted.metric, metrics)
+        print(messages.line(Fault("objective.metric", problem, remedy)), file=sys.stderr)
     return metrics.get(wanted.metric)
 
 
@@ -180,6 +184,11 @@ def run_jobs(arguments: list[str]) -> int:
         return sweep.REFUSED
     except KeyboardInterrupt:
         return interrupted(_statuses(scratch), asked.number or signal.SIGINT)
+    except ValueError as error:
+        if "No trials are completed" not in str(error):
+            raise
+        print("no trial has reached a value of objective.metric: nothing to choose from", file=sys.stderr)
+        return sweep.FAILED
     except BrokenExecutor:
         print("a job's process was killed: the same command goes on from there", file=sys.stderr)
         return sweep.FAILED

@@ -76,7 +76,10 @@ def _judge(axis: Axis, place: int, jobs: list[tuple[tuple[str, ...], Stages]]) -
     for first, *others in lines.values():
         for other in others:
             for name in first.keys() | other.keys():
-                if name not in first or name not in other:
+                wanted = {name in stages and stages[name][1].wanted for stages in (first, other)}
+                if wanted == {False}:
+                    axis.idle.setdefault(name, "until leaves it out")
+                elif name not in first or name not in other or len(wanted) > 1:
                     axis.acts.add(name)
                 else:
                     _compare(axis, name, first[name], other[name])

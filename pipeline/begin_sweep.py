@@ -61,7 +61,7 @@ def begin_sweep(arguments: list[str], command: str) -> Prepared:
             sweep.TO_LAUNCH[name] = [*one.overrides, share, f"hydra.sweep.subdir='{name}'"]
         prepared.for_hydra.append(f"hydra.sweep.dir='{folder}'")
     if not is_grid:
-        keys = [item.partition("=")[0] for item in [*fixed, share] if "@" not in item]
+        keys = [key for item in [*fixed, share] if "@" not in (key := item.partition("=")[0])]
         prepared.for_hydra += [share, f"hydra.job.config.override_dirname.exclude_keys=[{','.join(keys)}]"]
     return prepared
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.forkserver import ADDRESS
 from pipeline.job import INTERRUPTED
 from pipeline.worker import Place, die_with_parent, listen_for_stop, run_rank
 
@@ -86,6 +87,7 @@ class Server:
         for client in self.clients:
             client.end()
         for listener in self.listeners:  # the owner was killed, or it would have ended us first
+            kill_call(listener.getsockname())
             shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)
 
     def hear(self) -> bool:
@@ -199,6 +201,16 @@ def reap(clients: list[Client]) -> None:
             kill_group(pid)  # what a rank started does not outlive it
             for client in [one for one in clients if pid in one.ranks]:
                 client.tell({"ended": client.ranks.pop(pid), "status": os.waitstatus_to_exitcode(status)})
+
+
+def kill_call(address: str) -> None:
+    """End what a killed run.py has started and what would have shared this server: joblib's processes may not have
+    begun a job yet, and would wait for one for minutes."""
+    mark = f"{ADDRESS}={address}\0".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # gone, or another user's
+            if int(folder.name) != os.getpid() and mark in (folder / "environ").read_bytes():
+                os.kill(int(folder.name), signal.SIGKILL)
 
 
 def kill_group(pid: int) -> None:

@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from pipeline.artifacts import Fault
+from pipeline.config import ObjectiveConfig
 from pipeline.messages import suggest
 from pipeline.plan_types import Plan, PlannedStage
 
@@ -25,9 +26,20 @@ def gate_faults(plan: Plan) -> list[Fault]:
     """Gates whose metric will certainly not be there. A plan does not know how a stage calls its own metrics."""
     found = []
     for stage in plan.stages:
-        if stage.wanted and has_gate(stage) and (told := _certainly_missing(plan, stage) or _no_drop(plan, stage)):
+        if not stage.wanted or not has_gate(stage):
+            continue
+        if told := _certainly_missing(plan, stage, metric_of(plan, stage)) or _no_drop(plan, stage):
             found.append(Fault(f"stages.{stage.name}.gate.metric", *told))
     return found
+
+
+def objective_faults(plan: Plan, objective: ObjectiveConfig) -> list[Fault]:
+    """The same of what a sweeper optimizes."""
+    stage = next((one for one in plan.stages if one.name == objective.stage), None)
+    if stage is None or not stage.wanted:
+        return []
+    told = _certainly_missing(plan, stage, objective.metric)
+    return [Fault("objective.metric", *told)] if told else []
 
 
 def metric_of(plan: Plan, stage: PlannedStage) -> str:
@@ -45,9 +57,9 @@ def _evaluation(plan: Plan, name: str) -> PlannedStage | None:
     return next((one for one in plan.stages if one.evaluates == name), None)
 
 
-def _certainly_missing(plan: Plan, stage: PlannedStage) -> tuple[str, str] | None:
+def _certainly_missing(plan: Plan, stage: PlannedStage, metric: str) -> tuple[str, str] | None:
     """Problem and remedy; heldout/... is what monitors measure."""
-    metric, name = metric_of(plan, stage), stage.name
+    name = stage.name
     group, _, rest = metric.partition("/")
     if not rest:
         return f"'{metric}' is no name of a metric", "write GROUP/NAME, as reasoning/pass@1 or train/loss"
@@ -103,15 +115,16 @@ def judge(plan: Plan, stage: PlannedStage, metrics: Metrics) -> str | None:
         return f"there is no metric {metric} -> {near}"
     value, told = found[metric], _told(metric, found)
     go_on = f"everything so far is kept; to go on all the same, write stages.{stage.name}.gate.on_fail=warn"
+    remedy = f" -> {go_on}" if gate.on_fail == "stop" else ""
     if gate.min is not None and value < gate.min:
-        return f"{metric} is {told}, below gate.min={gate.min:.4g} -> {go_on}"
+        return f"{metric} is {told}, below gate.min={gate.min:.4g}{remedy}"
     before = _start(stage)
     if gate.max_drop is None or before is None:
         return None
     earlier = _merged(plan, before, metrics)
     if metric in earlier and earlier[metric] - value > gate.max_drop:
         fell = f"fell from {_told(metric, earlier)} to {told}"
-        return f"{metric} {fell}, by more than gate.max_drop={gate.max_drop:.4g} -> {go_on}"
+        return f"{metric} {fell}, by more than gate.max_drop={gate.max_drop:.4g}{remedy}"
     return None
 
 

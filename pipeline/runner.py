@@ -255,7 +255,8 @@ def check_gates(run: Run) -> None:
 
 def summarize(run: Run, status: str) -> None:
     wall = time.time() - run.began
-    write_summary(run.run_dir, run.plan, list(run.records.values()), status, wall, run.command, run.failure)
+    gates = {name: problem for name, problem in run.gates.items() if problem is not None}
+    write_summary(run.run_dir, run.plan, list(run.records.values()), status, wall, run.command, run.failure, gates)
 
 
 def conclude(run: Run) -> int:

@@ -6,6 +6,7 @@ All of it goes over a few files in the folder of the call: `stop` where the swee
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 from collections import Counter
@@ -25,7 +26,7 @@ TRIES = 2  # of a job whose process is killed: it may have been killed for anoth
 
 def is_apart() -> bool:
     """Whether this process is one that joblib started for jobs of a sweep."""
-    return os.getppid() == int(os.environ[CALL].split(" ", 1)[0])
+    return multiprocessing.current_process().name.startswith("LokyProcess")
 
 
 def is_stopped() -> bool:
@@ -41,6 +42,8 @@ def stop() -> None:
 def begin_job() -> None:
     """Called by a job in a process of its own: it ends with run.py, however that goes, and hears of a stop from it."""
     die_with_parent()
+    if os.getppid() != int(os.environ[CALL].split(" ", 1)[0]):  # it was killed before this process had its job
+        os._exit(1)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop())  # until the runner listens, and after
     with _file("pids").open("a") as file:

@@ -20,7 +20,7 @@ from typing import Any
 from pipeline.artifacts import FILES, Fault, model_folder_fault
 from pipeline.hub import Repository, Revisions
 from pipeline.plan_types import Source
-from pipeline.store import MANIFEST, digest_folder, write_json
+from pipeline.store import LINEAGE, MANIFEST, digest_folder, write_json
 
 EXTERNAL = ("path:", "hub:", "pip:")
 HUB = re.compile(r"hub:[\w.-]+/[\w.-]+@[\w.-]+")
@@ -120,7 +120,7 @@ def _from_package(port: str, kind: str, wired: str, digests: Digests) -> Source 
 def _from_folder(port: str, kind: str, wired: str, path: Path, digests: Digests) -> Source | Fault:
     if not path.is_dir():
         return Fault("", f"there is no folder '{path}'", "write path:FOLDER")
-    sealed = _sealed_output(path)
+    sealed = _sealed_output(path) or (_copied_output(path, digests) if kind != "model" else None)
     if sealed and sealed["kind"] != kind:
         return Fault("", f"'{path}' is a {sealed['kind']}, not a {kind}", f"name the folder of a {kind}")
     if (path / MANIFEST).exists():
@@ -143,6 +143,16 @@ def _from_folder(port: str, kind: str, wired: str, path: Path, digests: Digests)
         facts = folder_facts(path)
     digest = sealed["digest"] if sealed else digests.of(path)
     return Source(port, kind, wired, digest[:16], path=path, digest=digest, facts={"path": str(path), **facts})
+
+
+def _copied_output(path: Path, digests: Digests) -> dict[str, Any] | None:
+    """What the lineage in a folder that was copied from a result says about it, if the content is still the same."""
+    try:
+        lineage = json.loads((path / LINEAGE).read_text())
+        output: dict[str, Any] = lineage["records"][0]["outputs"][lineage["output"]]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return output if output.get("digest") == digests.of(path) else None
 
 
 def _sealed_output(path: Path) -> dict[str, Any] | None:

@@ -60,9 +60,17 @@ def overhead_seconds(wall: float, records: list[StageRecord]) -> float:
 
 
 def write_summary(
-    run_dir: Path, plan: Plan, records: list[StageRecord], status: str, wall: float, command: str, error: dict[str, str]
+    run_dir: Path,
+    plan: Plan,
+    records: list[StageRecord],
+    status: str,
+    wall: float,
+    command: str,
+    error: dict[str, str],
+    gates: dict[str, str],
 ) -> None:
-    """`status`: running | done | failed | interrupted. A stage that did not get its turn is skipped."""
+    """`status`: running | done | failed | interrupted. A stage that did not get its turn is skipped. `gates`: of which
+    stages a gate does not hold, and why."""
     stages = []
     for record in records:
         row = {
@@ -87,7 +95,8 @@ def write_summary(
         "command": command,
         "stages": stages,
     }
-    write_json(run_dir / "summary.json", summary | ({"error": error} if error else {}))
+    told = {name: value for name, value in (("error", error), ("gates", gates)) if value}
+    write_json(run_dir / "summary.json", summary | told)
 
 
 def read_notes(folder: Path | None) -> list[str]:

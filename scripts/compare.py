@@ -65,6 +65,8 @@ def main() -> int:
     try:
         models = chosen(run_at(arguments.run, arguments.output_dir), arguments.stages)
         sampling = checked_sampling(arguments)
+        if not arguments.prompt.strip():
+            raise refused("PROMPT", "is empty", "ask something")
     except Refused as refusal:
         print(refusal, file=sys.stderr)
         return 2

@@ -152,7 +152,15 @@ def test_the_ledger_of_a_sweep_says_why_a_job_failed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_repeated_sweep_finds_everything_in_stable_folders(tmp_path: Path) -> None:
-    arguments = ("-m", "G=4,8", "experiment=smoke", "until=problems", "launcher=inline", f"output_dir={tmp_path}")
+    arguments = (
+        "-m",
+        "G=4,8",
+        "experiment=smoke",
+        "until=problems",
+        "allow_inert=true",
+        "launcher=inline",
+        f"output_dir={tmp_path}",
+    )
     assert run(*arguments).returncode == 0
     folder = tmp_path / "sweeps" / "r1_style-smoke"
     assert {path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")} == {"G=4", "G=8"}

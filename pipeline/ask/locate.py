@@ -61,7 +61,8 @@ def model_folder(written: str) -> Path:
         outputs = json.loads((folder / MANIFEST).read_text())["outputs"]
         models = [output["path"] for output in outputs.values() if output["kind"] == "model"]
         if not models:
-            raise refused(written, f"has no model, but {', '.join(outputs)}", "name a stage that makes a model")
+            kinds = ", ".join(f"{name} ({output['kind']})" for name, output in outputs.items())
+            raise refused(written, f"has no language model, but {kinds}", "name a stage that makes one")
         return folder / models[0]
     if not (folder / "config.json").exists() and not (folder / "adapter_config.json").exists():
         remedy = f"name one of its stages: {folder / 'stages' / 'STAGE'}" if is_run(folder) else "name a model's folder"

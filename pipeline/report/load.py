@@ -120,7 +120,7 @@ def load_run(run_dir: Path) -> RunView:
         overhead_seconds=summary.get("overhead_seconds") or 0.0,
         command=summary.get("command", ""),
         error=summary.get("error", {}),
-        warnings=plan.get("warnings", []),
+        warnings=plan.get("warnings", []) + [f"{name}: gate: {why}" for name, why in summary.get("gates", {}).items()],
         stages=stages,
     )
 

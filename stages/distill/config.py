@@ -108,7 +108,7 @@ def probability_faults(cfg: DistillConfig, inputs: dict[str, dict[str, Any]]) ->
 def _stored_faults(cfg: DistillConfig, student: dict[str, Any], logits: dict[str, Any]) -> list[Fault]:
     faults = stored_faults(student, logits)
     known = logits.get("temperatures")
-    if known is not None and cfg.temperature not in known:
+    if known is not None and cfg.temperature not in known and cfg.temperature > 0 and math.isfinite(cfg.temperature):
         problem = f"is {cfg.temperature:g}, and the stored logits are for {', '.join(f'{t:g}' for t in known)}"
         remedy = "write one of these, or add it to `temperatures` of the stage that stores them"
         faults.append(Fault("temperature", problem, remedy))

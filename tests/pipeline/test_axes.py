@@ -60,6 +60,7 @@ def test_a_root_knob_is_named_with_the_stages_on_which_it_acts() -> None:
         ),
         (("stages.cold_start.save_every_steps=5,10",), "where or how fast"),
         (("tracker=none,wandb",), "no stage reads it"),
+        (("G=4,8", "until=base"), "until leaves it out"),
         (("stages.reasoning_rl.algorithm.max_resample_rounds=1,2",), "zero_variance=keep draws nothing again"),
         (
             ("stages.reasoning_rl.algorithm.beta=0", "stages.reasoning_rl.algorithm.kl_estimator=k2,k3"),

@@ -401,3 +401,12 @@ def test_numbers_of_the_launcher_and_a_folder_that_is_none(tmp_path):
     assert told["launcher.threads"] == told["launcher.parallel_stages"] == "write 0 or more"
     assert told["launcher.concurrent_runs"] == "write 1 or more"
     assert told["output_dir"] == "name one that can"
+
+
+@pytest.mark.parametrize(
+    ("metric", "told"), [("nope", "'nope' is no name of a metric"), ("reasoning/pass@99", "pass@99 is not measured")]
+)
+def test_an_objective_that_will_not_be_measured(metric: str, told: str, tmp_path: Path) -> None:
+    objective = ["objective.stage=reasoning_rl", f"objective.metric={metric}"]
+    with pytest.raises(Refused, match=rf"^objective\.metric: {told}"):
+        make_plan(compose(["experiment=smoke", f"output_dir={tmp_path}", *objective]))

@@ -300,22 +300,22 @@ def test_who_waits_for_the_imports_of_models(kind):
     assert has_model(stage) == (kind not in ("problems", "preferences", "mode_data", "curate"))
 
 
-def test_a_killed_call_leaves_no_folder_behind(tmp_path):
+def test_a_killed_call_leaves_neither_a_folder_nor_processes_behind(tmp_path):
     code = """
-import sys, time
+import subprocess, sys, time
 from pathlib import Path
 from pipeline.forkserver import lent_to_children
 with lent_to_children(["json"], Path(sys.argv[1])):
-    print("begun", flush=True)
+    print(subprocess.Popen(["sleep", "600"], start_new_session=True).pid, flush=True)
     time.sleep(60)
 """
     folder = tmp_path / "call"
     folder.mkdir()
     call = subprocess.Popen([sys.executable, "-c", code, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert call.stdout.readline() == "begun\n"
+    child = int(call.stdout.readline())
     call.kill()
     call.wait()
-    wait_until(lambda: not folder.exists())
+    wait_until(lambda: not folder.exists() and not alive(child))
 
 
 def test_two_drivers_on_one_store_compute_a_stage_once(tmp_path):

@@ -267,7 +267,10 @@ def test_a_gate_tells_the_interval_and_the_names_that_there_are():
 def test_a_gate_that_holds_or_only_warns_lets_pass(tmp_path, capsys):
     assert run(tmp_path, gated(tmp_path, 0.45, min=0.4)) == 0
     assert run(tmp_path, gated(tmp_path, 0.2, min=0.4, on_fail="warn")) == 0
-    assert "below gate.min=0.4" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "below gate.min=0.4" in told and "to go on all the same" not in told
+    assert json.loads((tmp_path / "runs/run/summary.json").read_text())["gates"].keys() == {"a"}
+    assert "a: gate: reasoning/pass@1 is 0.2, below gate.min=0.4" in (tmp_path / "runs/run/report.html").read_text()
     assert statuses(tmp_path)["c"] == "cached"
 
 

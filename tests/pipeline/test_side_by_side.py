@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -67,6 +68,32 @@ def test_nothing_is_launched_again_once_a_stop_was_asked_for(folder: Path) -> No
     with pytest.raises(KeyboardInterrupt):
         side_by_side.launch_all(launch, JOBS, folder)
     assert len(launched) == 1
+
+
+@pytest.mark.slow
+def test_a_sweep_of_processes_that_is_killed_at_their_start_leaves_none(tmp_path: Path) -> None:
+    words = ("until=base", "stages.base.steps=100000", "seed=11,12", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    command = [sys.executable, "run.py", "-m", "experiment=smoke", *words, f"output_dir={tmp_path}"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def started() -> list[int]:
+        """Of this call: joblib's processes and the fork server, which have the call in their environment."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if f"{side_by_side.CALL}={process.pid} ".encode() in path.read_bytes():
+                    found.append(int(path.parent.name))
+        return found
+
+    deadline = time.monotonic() + 60
+    while len(started()) < 3:
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    while started():
+        assert time.monotonic() < deadline + 20
+        time.sleep(0.1)
 
 
 @pytest.mark.slow

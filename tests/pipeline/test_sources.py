@@ -9,8 +9,10 @@ import pytest
 
 from pipeline.artifacts import ARTIFACT_KINDS, FILES
 from pipeline.config import RunConfig
+from pipeline.hub import Revisions
 from pipeline.plan import make_plan
-from pipeline.store import write_json
+from pipeline.sources import Digests, external_source
+from pipeline.store import digest_folder, write_json
 from tests.fake_hub import answers
 from tests.pipeline.plans import refusal, wire
 
@@ -26,6 +28,23 @@ def test_a_sealed_folder_elsewhere_can_be_an_input(cfg: RunConfig, tmp_path: Pat
     wire(cfg, "reasoning_rl", policy=f"path:{folder}")
     source = make_plan(cfg).stage("reasoning_rl").inputs["policy"]
     assert (source.stage, source.path, source.digest, source.facts["parameters"]) == (None, folder, "d" * 64, 7)
+
+
+def test_a_copied_dataset_keeps_its_facts_while_its_content_is_the_same(tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text("{}\n")
+    output = {"kind": "dataset:logits", "path": "logits", "digest": digest_folder(folder), "tokenizer_hash": "abc"}
+    write_json(folder / "lineage.json", {"output": "logits", "records": [{"outputs": {"logits": output}}]})
+
+    def facts() -> dict:
+        store = tmp_path / "store"
+        wired = ("teacher_logits", "dataset:logits", f"path:{folder}")
+        return external_source(*wired, Digests.of_store(store), Revisions.of_store(store, remember=False)).facts
+
+    assert facts()["tokenizer_hash"] == "abc"
+    (folder / "train.jsonl").write_text("{}\n{}\n")
+    assert "tokenizer_hash" not in facts()
 
 
 @pytest.mark.parametrize(

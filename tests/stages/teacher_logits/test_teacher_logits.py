@@ -166,6 +166,7 @@ def test_the_plan_of_a_student_of_stored_logits():
         ("inputs.teacher_logits", {"teacher_logits": stored | {"tokenizer_hash": "b"}}, {}),
         ("inputs.teacher_logits", {"teacher_logits": stored | {"template_hash": "u"}}, {}),
         ("inputs.teacher_logits", {"teacher": student}, {}),  # one of the two is enough
+        ("inputs.teacher_logits", {"teacher_logits": {"path": "copy"}}, {}),  # whose tokens?
     ):
         (fault,) = distill_outline(replace(cfg, **changes), wired | inputs).faults
         assert fault.key == key and fault.remedy
@@ -177,6 +178,8 @@ def test_what_cannot_be_right_is_refused():
     assert CFG.faults() == []
     (fault,) = outline(CFG, {"teacher": {"context_length": 95}, "data": {}}).faults
     assert fault.key == "max_tokens"
+    (fault,) = outline(CFG, {"teacher": {"vocab_size": 8}, "data": {}}).faults
+    assert fault.key == "top_k" and fault.remedy.startswith("write at most 7")
     (fault,) = outline(CFG, {"teacher": {}, "data": {"rows": 0}}).faults
     assert fault.key == "inputs.data"
 
