@@ -129,7 +129,7 @@ def test_an_adapter_is_refused_or_merged(monkeypatch, capsys, adapter, tmp_path)
     ("arguments", "says"),
     [
         (["runs/sums", "target"], "runs/sums: is no model: it has no config.json -> name one of its stages: "),
-        (["runs/sums/stages/tuned.eval", "target"], "has no model, but "),
+        (["runs/sums/stages/tuned.eval", "target"], "has no language model, but "),
         (["runs/sums/stages/tunes", "target"], "-> write {outputs}/runs/sums/stages/tuned\n"),
         (["--merge", "runs/sums/stages/tuned", "target"], "is no adapter: its weights are whole -> leave --merge out"),
     ],
