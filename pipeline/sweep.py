@@ -180,8 +180,11 @@ def record(folder: Path, job: str, overrides: list[str], status: str, message: s
     """Write one job's status: running, done, failed, refused, interrupted. `command` is the latest call's."""
     with _ledger(folder) as ledger:
         ledger["command"] = command or ledger.get("command", "")
-        ledger["jobs"].setdefault(job, {})
-        ledger["jobs"][job] |= {"overrides": overrides, "status": status, "message": message}
+        entry = ledger["jobs"].setdefault(job, {})
+        if "values" not in entry:  # a sweeper chose them as it went
+            written = [item.partition("=") for item in overrides]
+            entry["values"] = {key: value for key, _, value in written if key in ledger.get("axes", {})}
+        entry |= {"overrides": overrides, "status": status, "message": message}
 
 
 @contextlib.contextmanager

@@ -100,6 +100,8 @@ def test_a_ledger_goes_on_and_grows(tmp_path) -> None:
     }
     assert ledger["axes"] == {"G": ["1", "4", "8"]} and ledger["command"] == "second"
     assert ledger["jobs"]["G=8"]["values"] == {"G": "8"} and "G: is 1" in ledger["jobs"]["G=1"]["message"]
+    sweep.record(tmp_path, "G=16", ["experiment=smoke", "G=16"], "done")  # by a sweeper that chooses as it goes
+    assert json.loads((tmp_path / "sweep.json").read_text())["jobs"]["G=16"]["values"] == {"G": "16"}
 
 
 def test_another_base_has_another_folder(tmp_path) -> None:
