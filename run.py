@@ -114,11 +114,16 @@ def failure_of(folder: Path) -> str:
 
 
 def objective(folder: Path, wanted: DictConfig) -> float | None:
-    """The metric that the run reached, of the stage's evaluation or of the stage itself."""
+    """The metric that the run reached, of the stage's evaluation or of the stage itself; None where a grid has none."""
+    if wanted.stage is None:
+        return None
     stages = {stage["name"]: stage["metrics"] for stage in json.loads((folder / "summary.json").read_text())["stages"]}
     metrics = {**stages.get(wanted.stage, {}), **stages.get(f"{wanted.stage}.eval", {})}
     if metrics.get(wanted.metric) is None:
-        problem, remedy = f"{wanted.stage} has no {wanted.metric}", messages.suggest(wanted.metric, metrics)
+        problem, remedy = (
+            f"{wanted.stage} has no {wanted.metric}",
+            messages.suggest(wanted.metric, [name for name, value in metrics.items() if value is not None]),
+        )
         print(messages.line(Fault("objective.metric", problem, remedy)), file=sys.stderr)
     return metrics.get(wanted.metric)
 

@@ -75,31 +75,33 @@ def _judge(axis: Axis, place: int, jobs: list[tuple[tuple[str, ...], Stages]]) -
         lines.setdefault((*values[:place], *values[place + 1 :]), []).append(stages)
     for first, *others in lines.values():
         for other in others:
-            for name in first.keys() | other.keys():
+            for name in [*first, *(name for name in other if name not in first)]:
                 wanted = {name in stages and stages[name][1].wanted for stages in (first, other)}
-                if wanted == {False}:
+                acts = len(wanted) > 1 or name not in first or name not in other
+                if not acts:
+                    acts = _compare(axis, name, first[name], other[name])
+                if acts and wanted == {False}:
                     axis.idle.setdefault(name, "until leaves it out")
-                elif name not in first or name not in other or len(wanted) > 1:
+                elif acts:
                     axis.acts.add(name)
-                else:
-                    _compare(axis, name, first[name], other[name])
     for name in axis.acts:
         axis.idle.pop(name, None)
 
 
-def _compare(axis: Axis, name: str, one: tuple[Fields, PlannedStage], other: tuple[Fields, PlannedStage]) -> None:
+def _compare(axis: Axis, name: str, one: tuple[Fields, PlannedStage], other: tuple[Fields, PlannedStage]) -> bool:
+    """Whether the axis changes what comes out of the stage; if not, and it reaches the stage, why not is noted."""
     (before, stage), (after, _) = one, other
     different = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
     for key in different:
         counts = before.get(key, after.get(key, (None, True)))[1]
         why = stage.outline.inert.get(key) if key in other[1].outline.inert else None
         if counts and why is None:
-            axis.acts.add(name)
-            return
+            return True
         axis.idle.setdefault(name, why if counts and why else ELSEWHERE)
     knob = ROOT_KNOBS.get(axis.key)
     if not different and knob in before:
         axis.idle.setdefault(name, stage.outline.pinned.get(knob, "it has a value of its own"))
+    return False
 
 
 def _fault(axis: Axis) -> Fault:

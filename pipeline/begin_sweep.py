@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline import axes, compose, jobs, sweep
+from pipeline import axes, compose, gates, jobs, sweep
 from pipeline.artifacts import Fault
 from pipeline.flags import asks_hydra
 from pipeline.messages import Refused
@@ -40,6 +40,8 @@ def begin_sweep(arguments: list[str], command: str) -> Prepared:
     runnable = [one for one in planned if one.plan is not None]
     refused = len(planned) - len(runnable)
     share = f"launcher.concurrent_runs={sweep.side_by_side(arguments, len(runnable))}"
+    if runnable and not is_grid:
+        refuse_objective(runnable[0])
     notes = axes.check_axes(axes_, planned, insist="allow_inert=true" in fixed)
     for line in sweep.refusals(axes_, planned):
         print(line, file=sys.stderr)
@@ -62,6 +64,8 @@ def begin_sweep(arguments: list[str], command: str) -> Prepared:
         prepared.for_hydra.append(f"hydra.sweep.dir='{folder}'")
     if not is_grid:
         keys = [key for item in [*fixed, share] if "@" not in (key := item.partition("=")[0])]
+        if not any("hydra/sweeper/sampler" in item or "hydra.sweeper.sampler" in item for item in arguments):
+            prepared.for_hydra.append("hydra.sweeper.sampler.seed=0")  # the same command asks for the same trials
         prepared.for_hydra += [share, f"hydra.job.config.override_dirname.exclude_keys=[{','.join(keys)}]"]
     return prepared
 
@@ -76,6 +80,13 @@ def refuse_no_sweep(arguments: list[str], fixed: list[str], axes_: list[jobs.Axi
         raise Refused(faults)
     if asks_hydra(arguments):  # Hydra says best what is wrong with its own choices
         compose.composed([*fixed, *(item for item in arguments if item.lstrip("+~").startswith("hydra"))])
+
+
+def refuse_objective(job: jobs.Job) -> None:
+    """Of a search: raises Refused where what is to be optimized will certainly not be measured."""
+    assert job.plan is not None and job.composed is not None
+    if faults := gates.objective_faults(job.plan, job.composed().objective):
+        raise Refused(faults)
 
 
 def folder_and_base(fixed: list[str], job: jobs.Job) -> tuple[Path, dict[str, Any]]:

@@ -169,7 +169,7 @@ class ObjectiveConfig:
     """What a run returns to a sweeper that optimizes (optuna): a metric of a stage's evaluation, or of the stage."""
 
     stage: str | None = None
-    metric: str = "reasoning/pass@1"  # or heldout/pass@k, of its monitors
+    metric: str = "reasoning/pass@1"  # or heldout/SUITE/pass@k, of its monitors
 
 
 @dataclass

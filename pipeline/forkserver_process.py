@@ -77,7 +77,7 @@ class Server:
         """Until the owner is gone, or an import fails."""
         while self.owner in self.clients:
             if self.hear():
-                continue  # until nothing is left to be heard, that a rank may be killed or its driver gone
+                continue  # nothing is forked or imported while messages wait: one may be a kill, or a driver's end
             self.fork_waiting()
             try:
                 self.import_next()
@@ -205,11 +205,13 @@ def reap(clients: list[Client]) -> None:
 
 def kill_call(address: str) -> None:
     """End what a killed run.py has started and what would have shared this server: joblib's processes may not have
-    begun a job yet, and would wait for one for minutes."""
+    begun a job yet, and would wait for one for minutes. Its resource tracker is left: it tidies up behind them, and
+    then ends."""
     mark = f"{ADDRESS}={address}\0".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # gone, or another user's
-            if int(folder.name) != os.getpid() and mark in (folder / "environ").read_bytes():
+            of_the_call = mark in (folder / "environ").read_bytes() and int(folder.name) != os.getpid()
+            if of_the_call and b"resource_tracker" not in (folder / "cmdline").read_bytes():
                 os.kill(int(folder.name), signal.SIGKILL)
 
 

@@ -34,10 +34,10 @@ def gate_faults(plan: Plan) -> list[Fault]:
 
 
 def objective_faults(plan: Plan, objective: ObjectiveConfig) -> list[Fault]:
-    """The same of what a sweeper optimizes."""
-    stage = next((one for one in plan.stages if one.name == objective.stage), None)
-    if stage is None or not stage.wanted:
-        return []
+    """The same of what a sweeper optimizes; `objective.stage` is one of the plan's."""
+    stage = next(one for one in plan.stages if one.name == objective.stage)
+    if not stage.wanted:
+        return [Fault("objective.stage", f"is {stage.name}, which until leaves out", "let the run come so far")]
     told = _certainly_missing(plan, stage, objective.metric)
     return [Fault("objective.metric", *told)] if told else []
 
@@ -64,7 +64,8 @@ def _certainly_missing(plan: Plan, stage: PlannedStage, metric: str) -> tuple[st
     if not rest:
         return f"'{metric}' is no name of a metric", "write GROUP/NAME, as reasoning/pass@1 or train/loss"
     if group == "heldout" and not getattr(stage.cfg, "monitor_every_steps", 0):
-        return f"{metric} is of monitors, which {name} does not have on", f"write {rest}, of its evaluation"
+        example = rest if "/" in rest else f"reasoning/{rest}"
+        return f"{metric} is of monitors, which {name} does not have on", f"write {example}, of its evaluation"
     match = PASS_AT_K.fullmatch(metric)
     if not match:
         return None
@@ -110,7 +111,7 @@ def judge(plan: Plan, stage: PlannedStage, metrics: Metrics) -> str | None:
     """What does not hold, with its interval where there is one, and how to go on; None where the gate lets pass."""
     gate, metric = stage.cfg.gate, metric_of(plan, stage)
     found = _merged(plan, stage.name, metrics)
-    if metric not in found:
+    if found.get(metric) is None:  # also where it is not finite
         near = suggest(metric, [name for name, value in found.items() if isinstance(value, int | float)])
         return f"there is no metric {metric} -> {near}"
     value, told = found[metric], _told(metric, found)
@@ -122,7 +123,7 @@ def judge(plan: Plan, stage: PlannedStage, metrics: Metrics) -> str | None:
     if gate.max_drop is None or before is None:
         return None
     earlier = _merged(plan, before, metrics)
-    if metric in earlier and earlier[metric] - value > gate.max_drop:
+    if earlier.get(metric) is not None and earlier[metric] - value > gate.max_drop:
         fell = f"fell from {_told(metric, earlier)} to {told}"
         return f"{metric} {fell}, by more than gate.max_drop={gate.max_drop:.4g}{remedy}"
     return None

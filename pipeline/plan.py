@@ -26,7 +26,7 @@ from pipeline.checks import SHARED, as_written, config_faults, inert_knobs, mach
 from pipeline.config import LauncherConfig, RunConfig, StageConfig
 from pipeline.estimates import add_costs
 from pipeline.fingerprint import fingerprint
-from pipeline.gates import gate_faults, objective_faults
+from pipeline.gates import gate_faults
 from pipeline.hub import Revisions, pin
 from pipeline.kinds import Kind, kinds
 from pipeline.messages import Refused
@@ -61,7 +61,7 @@ def make_plan(cfg: RunConfig, overrides: list[str] | None = None) -> Plan:
         plan.stages.append(planned)
     plan.warnings += inert_knobs(cfg, plan.stages, overrides or [])
     _mark_wanted(plan, cfg, before)
-    faults += gate_faults(plan) + objective_faults(plan, cfg.objective)
+    faults += gate_faults(plan)
     if not faults:
         faults += _from_stage_faults(plan, cfg, before)
     if faults:

@@ -255,8 +255,12 @@ def check_gates(run: Run) -> None:
 
 def summarize(run: Run, status: str) -> None:
     wall = time.time() - run.began
-    gates = {name: problem for name, problem in run.gates.items() if problem is not None}
-    write_summary(run.run_dir, run.plan, list(run.records.values()), status, wall, run.command, run.failure, gates)
+    warned = {
+        name: problem
+        for name, problem in run.gates.items()
+        if problem is not None and run.plan.stage(name).cfg.gate.on_fail == "warn"
+    }
+    write_summary(run.run_dir, run.plan, list(run.records.values()), status, wall, run.command, run.failure, warned)
 
 
 def conclude(run: Run) -> int:

@@ -150,9 +150,10 @@ def _copied_output(path: Path, digests: Digests) -> dict[str, Any] | None:
     try:
         lineage = json.loads((path / LINEAGE).read_text())
         output: dict[str, Any] = lineage["records"][0]["outputs"][lineage["output"]]
-    except (OSError, ValueError, LookupError, TypeError):
+        same = output["digest"] == digests.of(path)
+    except (OSError, ValueError, LookupError, TypeError):  # none, or a file of this name that is somebody else's
         return None
-    return output if output.get("digest") == digests.of(path) else None
+    return output if same and "kind" in output else None
 
 
 def _sealed_output(path: Path) -> dict[str, Any] | None:

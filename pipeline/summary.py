@@ -70,7 +70,7 @@ def write_summary(
     gates: dict[str, str],
 ) -> None:
     """`status`: running | done | failed | interrupted. A stage that did not get its turn is skipped. `gates`: of which
-    stages a gate does not hold, and why."""
+    stages a gate that only warns does not hold, and why."""
     stages = []
     for record in records:
         row = {

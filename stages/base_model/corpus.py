@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from pipeline.artifacts import StageFailed
 from stages.base_model.config import BaseModelConfig
 from stages.parts.data import solutions
 from stages.parts.data.families import FAMILIES
@@ -72,6 +73,10 @@ def make_corpus(cfg: BaseModelConfig, facts: dict[str, Any], held_out: set[str])
         rows = _pool(name, levels.get(name, 1), cfg.seed, split_seed)
         # The split alone does not know other spellings ("Dike", "dike"), nor the problems of somebody's own file.
         pools[name] = [row for row in rows if not {row.key, normalise(row.question)} & held_out]
+        if not pools[name]:
+            raise StageFailed(
+                f"every exercise of {name} is held out: leave it out of families, or lower the difficulty"
+            )
     return Corpus(cfg, pools)
 
 

@@ -58,7 +58,7 @@ def outline(cfg: ModeDataConfig, inputs: dict[str, dict[str, Any]]) -> Outline:
     problems = inputs["problems"]
     facts = with_more(cfg, {name: problems[name] for name in FACTS if name in problems})
     plan = Outline(outputs={"data": {"rows": cfg.conversations}, "problems": facts})
-    for suite in set(cfg.more) & set(problems.get("suites", {})):
+    for suite in [suite for suite in cfg.more if suite in problems.get("suites", {})]:
         remedy = "give it another name, or leave it out"
         plan.faults.append(Fault(f"more.{suite}", "is a suite that the problems have already", remedy))
     known = facts.get("suites", {})

@@ -23,7 +23,7 @@ from stages.parts.policy.work import practising, with_teacher
 from stages.parts.rollouts.config import budget_fields
 from stages.parts.verifiers.config import RewardConfig
 
-RECIPE_VERSION = 1
+RECIPE_VERSION = 2
 INPUTS = {
     "student": Port("model", "the model to train; it samples"),
     "teacher": Port("model", "gives its probabilities at the student's prefixes"),

@@ -36,6 +36,10 @@ def test_axes_are_what_has_several_values() -> None:
     assert fixed == ["beta=0.1", "force=[a,b]"]
 
 
+def test_what_until_leaves_out_is_told_only_where_an_axis_would_have_acted() -> None:
+    assert check_axes(["stages.cold_start.learning_rate=1e-4,2e-4", "until=cold_start"]) == []
+
+
 def test_a_clip_range_without_a_ratio_is_refused() -> None:
     told = refusal(ONE_UPDATE, "stages.reasoning_rl.algorithm.epsilon=0.1,0.2")
     assert told.startswith("stages.reasoning_rl.algorithm.epsilon: ") and "acts on no stage" in told
@@ -61,6 +65,7 @@ def test_a_root_knob_is_named_with_the_stages_on_which_it_acts() -> None:
         (("stages.cold_start.save_every_steps=5,10",), "where or how fast"),
         (("tracker=none,wandb",), "no stage reads it"),
         (("G=4,8", "until=base"), "until leaves it out"),
+        (("tracker=none,wandb", "until=base"), "no stage reads it"),
         (("stages.reasoning_rl.algorithm.max_resample_rounds=1,2",), "zero_variance=keep draws nothing again"),
         (
             ("stages.reasoning_rl.algorithm.beta=0", "stages.reasoning_rl.algorithm.kl_estimator=k2,k3"),

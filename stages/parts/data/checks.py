@@ -35,7 +35,7 @@ def source_faults(cfg: DataConfig) -> list[Fault]:
         if getattr(cfg, name) < 1
     ]
     if cfg.difficulty > MOST_DIFFICULT:
-        problem = f"is {cfg.difficulty}: hardly an exercise of some families is on the dial so far up"
+        problem = f"is {cfg.difficulty}: some families have almost no exercises that hard"
         faults.append(Fault("difficulty", problem, f"write 1 to {MOST_DIFFICULT}"))
     faults += [
         Fault(name, f"is {getattr(cfg, name)}", "write 0 or more")

@@ -1,6 +1,6 @@
 """Problems and demonstrations of one suite, from whatever source it names.
 
-Embedded families are drawn without end, so their split is decided problem by problem (`splits.split_of`) until each
+Embedded families are drawn one by one, so their split is decided problem by problem (`splits.split_of`) until each
 split is full. A file has the rows it has: its distinct questions are put in the order of their hashes and cut.
 """
 

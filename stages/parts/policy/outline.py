@@ -102,7 +102,7 @@ def teacher_faults(student: dict[str, Any], teacher: dict[str, Any]) -> list[Fau
 def stored_faults(student: dict[str, Any], logits: dict[str, Any]) -> list[Fault]:
     """What stored logits must agree in with the student that learns them: they are found by its tokens."""
     if "path" in logits and "tokenizer_hash" not in logits:
-        problem = f"'{logits['path']}' does not say of which tokenizer it is: it has no lineage.json, or was changed"
+        problem = f"'{logits['path']}' does not record its tokenizer: no lineage.json, or the content was changed"
         return [Fault("inputs.teacher_logits", problem, "name the folder in its run, or copy it whole")]
     faults = vocabulary_faults(student, logits, "teacher_logits")
     ours, theirs = student.get("template_hash"), logits.get("template_hash")
