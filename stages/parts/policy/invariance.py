@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -204,6 +205,8 @@ def _rank(task: Task, splits: list[Split], rank: int, ranks: int, folder: str) -
         torch.save(outcomes, Path(folder) / "outcomes.pt")
     dist.barrier()
     dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # as the ranks of a run: threads of libraries may abort a process that is being taken down
 
 
 class DividedAgain:
