@@ -50,6 +50,8 @@ def begin_sweep(arguments: list[str], command: str) -> Prepared:
     for line in [*notes, *([sweep.summary(planned)] if is_grid else [])]:
         print(line, flush=True)
     if runnable[0].dry:
+        if not is_grid:
+            print("a search chooses its values as it goes; here are the ends of its axes:")
         print(sweep.table(axes_, planned))
         raise NothingToRun(sweep.exit_status([sweep.REFUSED] * refused + [sweep.DONE] * len(runnable)))
     folder, base = folder_and_base(fixed, runnable[0])

@@ -72,6 +72,10 @@ class Record:
     def digests(self) -> set[str]:
         return {output["digest"] for output in self.outputs.values()}
 
+    def read(self, digest: str) -> bool:
+        """Whether this content is one of its inputs, under whatever name."""
+        return any(digest in (one.made, one.digest) for one in (*self.inputs.values(), *self.files.values()))
+
 
 @dataclass
 class Lineage:
@@ -86,11 +90,16 @@ class Lineage:
         return self.records[0]
 
     def maker(self, origin: Origin) -> Record | None:
-        """The record of the result that an input is an output of; None: it came from outside, or is not known."""
+        """The record of the result that an input is an output of; None: it came from outside, or is not known.
+
+        A result may have copied what it read, bytes and all (a base model taken from a folder): such a one has made
+        nothing, and is only meant where the recipe's fingerprint says so.
+        """
         wanted = origin.made or origin.digest
         found = [record for record in self.records if wanted in record.digests]
         same = [record for record in found if record.fingerprint == origin.fingerprint]
-        return next(iter(same or found), None)
+        made = [record for record in found if not record.read(wanted)]
+        return next(iter(same or made), None)
 
     def port(self, origin: Origin) -> str:
         """Which output of its maker an input is; "" where that is not known."""

@@ -34,12 +34,13 @@ CLAIMS = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path, help="run folders, one a seed")
+    parser.add_argument("runs", nargs="+", type=Path, help="runs, one a seed: folders, or names below outputs/runs")
     arguments = parser.parse_args()
-    runs = [load_run(path) for path in arguments.runs]
+    paths = [path if path.exists() else Path("outputs/runs") / path for path in arguments.runs]
+    runs = [load_run(path) for path in paths]
     missing = [str(path) for path, run in zip(arguments.runs, runs, strict=True) if not run.stages]
     if missing:
-        print(f"no run in {', '.join(missing)}: write folders below outputs/runs", file=sys.stderr)
+        print(f"no run in {', '.join(missing)}: write folders of runs, or names below outputs/runs", file=sys.stderr)
         return 2
     names = headings(runs, arguments.runs)
     for suite in suites(runs):

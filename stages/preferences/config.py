@@ -35,7 +35,7 @@ class PreferencesConfig(StageConfig):
     path: str | None = local_path()  # jsonl: a .jsonl or .parquet file
     columns: dict[str, str] = field(default_factory=dict)  # ours -> theirs: prompt, chosen, rejected, axis
     axis: str = "helpfulness"  # jsonl: of rows without one; harmlessness is judged on the whole response
-    # at most so many; a file with fewer rows is split in these proportions
+    # at most so many; of a file with fewer rows dev and test take what they ask for, 40% at most
     train_pairs: int = 4096
     dev_pairs: int = 256
     test_pairs: int = 512

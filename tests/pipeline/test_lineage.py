@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline import store
-from pipeline.lineage import LINEAGE, Lineage, lineage_of, save
+from pipeline.lineage import LINEAGE, Lineage, Origin, lineage_of, save
 from tests.pipeline.notes import Notes, chain
 
 
@@ -47,6 +48,17 @@ def test_an_output_knows_everything_before_it(finished):
     assert (first.seed, first.config["text"], first.git) == (3, "first", lineage.own.git)
     assert lineage.own.inputs["before"].wired == "middle.rows"
     assert lineage.port(lineage.own.inputs["before"]) == "rows"
+
+
+def test_a_result_that_copied_what_it_read_is_not_its_own_maker(finished):
+    original = known(finished.result("first") / "rows").own
+    (digest,) = {output["digest"] for port, output in original.outputs.items() if port == "rows"}
+    copied = Origin("path:elsewhere", "e" * 16, digest)
+    copy = replace(original, stage="copy", fingerprint="f" * 16, inputs={}, files={"model.name_or_path": copied})
+    lineage = Lineage("rows", digest, [copy, original])
+    assert lineage.maker(copied) is original
+    assert lineage.maker(Origin("copy.rows", copy.fingerprint, digest)) is copy
+    assert Lineage("rows", digest, [copy]).maker(copied) is None
 
 
 def test_it_is_no_part_of_the_content(finished):

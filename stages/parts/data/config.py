@@ -33,7 +33,7 @@ class DataConfig:
     columns: dict[str, str] = field(default_factory=dict)  # ours -> theirs: prompt, answer, solution, messages, ...
     instruction: str = ""  # a line added to every prompt ("put your final answer within \boxed{}")
     verifier: str = "math"  # row of VERIFIERS for rows that do not name one
-    # sizes; a file with fewer rows is split in these proportions
+    # sizes; of a file with fewer rows dev and test take what they ask for, 40% at most
     train_problems: int = 4096
     dev_problems: int = 200
     test_problems: int = 500

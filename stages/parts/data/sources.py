@@ -192,13 +192,13 @@ def _from_rows(suite: str, cfg: DataConfig, rows: list[Row]) -> Suite:
     notes = [f"{suite}: {len(rows)} rows, {len(judged)} distinct questions with an answer"]
     if counts != sizes(cfg):
         cut = ", ".join(f"{counts[split]} {split}" for split in SPLITS)
-        notes.append(f"{suite}: fewer rows than asked for, split in proportion: {cut}")
+        notes.append(f"{suite}: fewer rows than asked for, which leaves {cut}")
     return Suite({split: splits[split] for split in SPLITS}, demonstrations, notes)
 
 
 def cut_sizes(available: int, wanted: dict[str, int]) -> dict[str, int]:
-    """How many go to each split: what is wanted where there is enough, else in proportion, at least one each; where
-    dev and test would leave less than half for training, they shrink to a fifth each."""
+    """How many go to each split: what is wanted where there is enough; else dev and test first, at least one each and
+    40% of the rows at most, and train what they leave."""
     if available >= sum(wanted.values()):
         return dict(wanted)
     held = wanted["dev"] + wanted["test"]

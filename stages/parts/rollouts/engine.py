@@ -136,9 +136,11 @@ class TransformersEngine:
         if min(len(request.prompt_ids) for request in requests) == 0:
             raise StageFailed("a prompt has no tokens: nothing to go on from")
         if limit is not None and columns > limit:
+            room = limit - longest
+            lower = f"lower max_response_tokens to {room} or " if room > 0 else ""
             raise StageFailed(
                 f"a prompt of {longest} tokens and {sampling.max_response_tokens} of response do not fit the model's "
-                f"context of {limit}: lower max_response_tokens to {limit - longest} or leave long prompts out"
+                f"context of {limit}: {lower}leave long prompts out, or show fewer examples in them"
             )
         return columns
 

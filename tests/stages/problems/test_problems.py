@@ -76,7 +76,7 @@ def test_file_with_answers_only_declares_no_demonstrations(tmp_path):
     run(cfg, {}, context)
     assert context.facts["demonstrations"] == {"rows": 0}
     assert context.facts["problems"]["suites"]["reasoning"] == {"train": 18, "dev": 4, "test": 8}
-    assert "split in proportion" in (tmp_path / "out" / "notes.jsonl").read_text()
+    assert "fewer rows than asked for, which leaves" in (tmp_path / "out" / "notes.jsonl").read_text()
 
 
 def test_faults_carry_the_suite():
