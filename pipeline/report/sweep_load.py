@@ -69,12 +69,17 @@ class SweepView:
         return list(dict.fromkeys(row["suite"] for evaluation in found for row in evaluation.results))
 
     def pairs(self, axis: str, one: str, other: str) -> list[tuple[JobView, JobView]]:
-        """Jobs that differ in this axis alone: (with `one`, with `other`)."""
+        """Jobs that differ in this axis alone: (with `one`, with `other`). Two pairs of the same results count once, as
+        where an earlier sweep wrote the value of an axis that a later one left as it is."""
         by_rest: dict[tuple[tuple[str, str], ...], dict[str, JobView]] = {}
         for job in self.done:
             rest = tuple(sorted((key, value) for key, value in job.values.items() if key != axis))
             by_rest.setdefault(rest, {})[job.values.get(axis, "")] = job
-        return [(jobs[one], jobs[other]) for jobs in by_rest.values() if one in jobs and other in jobs]
+        found = [(jobs[one], jobs[other]) for jobs in by_rest.values() if one in jobs and other in jobs]
+        return list({(self._results(a), self._results(b)): (a, b) for a, b in reversed(found)}.values())[::-1]
+
+    def _results(self, job: JobView) -> tuple[str, ...]:
+        return tuple(_fingerprint(job.run, name) for name in self.touched) if job.run else ()
 
 
 def _fingerprint(run: RunView, stage: str) -> str:

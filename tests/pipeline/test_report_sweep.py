@@ -54,6 +54,16 @@ def sweep(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_pairs_of_the_same_results_count_once(sweep: Path) -> None:
+    ledger = json.loads((sweep / "sweep.json").read_text())
+    for number, group in ((0, "4"), (6, "8")):  # a later sweep, which left beta and the seed as they are
+        write_job(sweep / f"G={group}", 0.5, 20.0, str(number), number)
+        ledger["jobs"][f"G={group}"] = {"status": "done", "values": {"G": group}}
+    (sweep / "sweep.json").write_text(json.dumps(ledger))
+    view = load_sweep(sweep)
+    assert len(view.done) == 14 and len(view.pairs("G", "4", "8")) == 6
+
+
 def row_of(page: str, section: str, start: str) -> str:
     part = page[page.index(f'<section id="{section}">') :]
     row = part[part.index(f">{start}") :]
