@@ -38,7 +38,7 @@ class Pair:
 
     @property
     def code_changed(self) -> bool:
-        return self.a.kind == self.b.kind and self.a.source_digest != self.b.source_digest
+        return self.a.source_digest != self.b.source_digest
 
 
 @dataclass
@@ -76,9 +76,8 @@ def _visit(a: Lineage, b: Lineage, one: Record, other: Record, same: bool, compa
     pair = Pair(one, other, same)
     if one.kind != other.kind:
         pair.own.append(("made by a stage of kind", one.kind, other.kind))
-        comparison.pairs.append(pair)
-        return
-    _compare_recipes(pair)
+    else:
+        _compare_recipes(pair)
     for port in dict.fromkeys([*one.inputs, *other.inputs]):
         mine, theirs = one.inputs.get(port), other.inputs.get(port)
         if mine is None or theirs is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,14 @@ def test_inputs_of_other_stages_are_rewired_not_compared(root):
     (pair,) = found.pairs
     assert ("inputs.before", "first.rows", "middle.rows") in pair.own
     assert ("inputs.beside", ABSENT, "first.rows") in pair.own
+
+
+def test_stages_of_two_kinds_are_followed_to_their_inputs(root):
+    seeded = known(root, "seeded", "middle")
+    other = Lineage(seeded.output, seeded.digest, [replace(seeded.own, kind="other"), *seeded.records[1:]])
+    found = between(known(root, "plain", "middle"), other)
+    assert [(pair.a.stage, pair.begins) for pair in found.pairs] == [("first", True), ("middle", False)]
+    assert found.pairs[-1].own == [("made by a stage of kind", "note", "other")]
 
 
 def test_a_file_counts_by_content(tmp_path):
