@@ -28,6 +28,7 @@ from pipeline.artifacts import Artifact
 from pipeline.config import EngineConfig
 from pipeline.costs import costs
 from pipeline.kinds import kinds
+from pipeline.runner import PRELOAD
 from pipeline.tracking import Context
 from stages.base_model.config import ModelConfig
 from stages.parts.policy.work import OTHER_PROMPT
@@ -153,7 +154,8 @@ def prepare(case: Case, folder: Path, answers: Any) -> None:
 
 def measure(case: Case, folder: Path, answers: Any) -> None:
     quiet()
-    import stages.parts.preload  # noqa: F401
+    for module in PRELOAD:
+        importlib.import_module(module)
     from stages.parts.policy.memory import PeakMemory
 
     torch.set_num_threads(1)
