@@ -120,11 +120,9 @@ def objective(folder: Path, wanted: DictConfig) -> float | None:
     stages = {stage["name"]: stage["metrics"] for stage in json.loads((folder / "summary.json").read_text())["stages"]}
     metrics = {**stages.get(wanted.stage, {}), **stages.get(f"{wanted.stage}.eval", {})}
     if metrics.get(wanted.metric) is None:
-        problem, remedy = (
-            f"{wanted.stage} has no {wanted.metric}",
-            messages.suggest(wanted.metric, [name for name, value in metrics.items() if value is not None]),
-        )
-        print(messages.line(Fault("objective.metric", problem, remedy)), file=sys.stderr)
+        remedy = messages.suggest(wanted.metric, [name for name, value in metrics.items() if value is not None])
+        fault = Fault("objective.metric", f"{wanted.stage} has no {wanted.metric}", remedy)
+        print(messages.line(fault), file=sys.stderr)
     return metrics.get(wanted.metric)
 
 

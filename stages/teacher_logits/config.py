@@ -64,10 +64,10 @@ def outline(cfg: TeacherLogitsConfig, inputs: dict[str, dict[str, Any]]) -> Outl
         plan.work = reading(cfg, teacher, sum(rows), cfg.max_tokens, output_bytes=plan.tokens * stored)
     if inputs["data"].get("rows") == 0:
         plan.faults.append(Fault("inputs.data", "holds no conversations", "wire a dataset with rows"))
-    rows_V = teacher.get("vocab_size")
-    if rows_V is not None and cfg.top_k >= rows_V:
-        remedy = f"write at most {rows_V - 1}, with which nothing is lost"
-        plan.faults.append(Fault("top_k", f"is {cfg.top_k}, the vocabulary has {rows_V} tokens", remedy))
+    vocabulary = teacher.get("vocab_size")
+    if vocabulary is not None and cfg.top_k >= vocabulary:
+        remedy = f"write at most {vocabulary - 1}, with which nothing is lost"
+        plan.faults.append(Fault("top_k", f"is {cfg.top_k}, the vocabulary has {vocabulary} tokens", remedy))
     context = teacher.get("context_length")
     if context is not None and cfg.max_tokens > context:
         problem = f"is {cfg.max_tokens}, but the model reads {context} tokens"

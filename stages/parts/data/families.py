@@ -53,9 +53,9 @@ def _largest(level: int) -> int:
     return 10 * level - 1
 
 
-def _most_digits(level: int) -> int:
-    """Of a number that the dial lets pass: among longer ones hardly an exercise would be kept."""
-    return len(str(_largest(level)))
+def _terms(level: int, fewest: int) -> dict[str, Any]:
+    """How many numbers, and of how many digits: of longer ones than the dial lets pass hardly an exercise is kept."""
+    return {"min_terms": 3, "max_terms": fewest + level, "min_digits": 1, "max_digits": len(str(_largest(level)))}
 
 
 def _within(*texts: str, level: int) -> bool:
@@ -179,12 +179,7 @@ def _spelling_steps(entry: Entry) -> list[str]:
 REASONING = {
     "chain_sum": Family(
         task="chain_sum",
-        settings=lambda level: {
-            "min_terms": 3,
-            "max_terms": 4 + level,
-            "min_digits": 1,
-            "max_digits": _most_digits(level),
-        },
+        settings=lambda level: _terms(level, 4),
         keep=_small_steps,
         key=_expression,
         phrasings=("{}=?", "{} is?"),
@@ -193,10 +188,7 @@ REASONING = {
     "basic_arithmetic": Family(
         task="basic_arithmetic",
         settings=lambda level: {
-            "min_terms": 3,
-            "max_terms": 3 + level,
-            "min_digits": 1,
-            "max_digits": _most_digits(level),
+            **_terms(level, 3),
             "operators": ("+", "-"),
             "allow_negation": False,
             "whitespace": "no_space",
